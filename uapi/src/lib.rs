@@ -1,0 +1,3 @@
+//! See the crate description.
+#![no_std]
+#![forbid(unsafe_code)]
