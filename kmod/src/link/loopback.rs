@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The loopback peer's wire: a bounded queue of pages.
+//!
+//! QPs of one host talk to each other through it, as in every HCA; it keeps what a rail promises
+//! (in order, exactly once, refusal instead of loss) so that nothing above knows the difference.
+
+use super::os::{PageBuf, BUF_LEN};
+use super::{Peer, TxError};
+use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN};
+use kernel::prelude::*;
+use kernel::sync::{new_spinlock, Arc, SpinLock};
+
+/// Frames in flight at most. 256 pages are 1 MiB, and more than one delivery batch.
+const SLOTS: usize = 256;
+
+/// Frames delivered before acknowledgements are due and others get the CPU.
+const BATCH: usize = 64;
+
+/// After a refusal the sender is called again when this many slots are free.
+const RESUME: usize = SLOTS / 4;
+
+/// A frame on its way. The page holds the extension, then the payload.
+struct Item {
+    hdr: Header,
+    ext_len: usize,
+    payload_len: usize,
+    page: PageBuf,
+}
+
+struct State {
+    free: KVec<PageBuf>,
+    /// Circular queue of `SLOTS` entries, `len` of them used from `head` on.
+    queue: KVec<Option<Item>>,
+    head: usize,
+    len: usize,
+    /// Somebody was refused and waits for `tx_ready`.
+    refused: bool,
+    closed: bool,
+}
+
+impl State {
+    fn push(&mut self, item: Item) {
+        let tail = (self.head + self.len) % SLOTS;
+        // There are as many pages as entries, so an entry is free for every page.
+        if let Some(entry) = self.queue.get_mut(tail) {
+            *entry = Some(item);
+            self.len += 1;
+        }
+    }
+
+    fn pop(&mut self) -> Option<Item> {
+        if self.len == 0 {
+            return None;
+        }
+        let item = self.queue.get_mut(self.head)?.take();
+        self.head = (self.head + 1) % SLOTS;
+        self.len -= 1;
+        item
+    }
+
+    fn put_free(&mut self, page: PageBuf) {
+        // The capacity was reserved for all pages that exist, so this cannot fail.
+        let _ = self.free.push_within_capacity(page);
+    }
+}
+
+/// The loopback wire of a [`Peer`].
+#[pin_data]
+pub(super) struct Loopback {
+    #[pin]
+    state: SpinLock<State>,
+}
+
+impl Loopback {
+    /// Allocates the queue and its pages.
+    pub(super) fn new() -> Result<impl PinInit<Self>> {
+        let mut free = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
+        let mut queue = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
+        for _ in 0..SLOTS {
+            free.push(PageBuf::new()?, GFP_KERNEL)?;
+            queue.push(None, GFP_KERNEL)?;
+        }
+        let state = State {
+            free,
+            queue,
+            head: 0,
+            len: 0,
+            refused: false,
+            closed: false,
+        };
+        Ok(pin_init!(Self {
+            state <- new_spinlock!(state, "tbrdma_loopback"),
+        }))
+    }
+
+    /// See [`Peer::send`]. On success the caller has to queue the delivery work.
+    pub(super) fn send(
+        &self,
+        hdr: Header,
+        ext: &[u8],
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result,
+    ) -> Result<(), TxError> {
+        let end = ext
+            .len()
+            .checked_add(payload_len)
+            .ok_or(TxError::Fill(EMSGSIZE))?;
+        if end > FRAME_MAX - HEADER_LEN || end > BUF_LEN {
+            return Err(TxError::Fill(EMSGSIZE));
+        }
+        let mut page = {
+            let mut state = self.state.lock();
+            if state.closed {
+                return Err(TxError::Down);
+            }
+            match state.free.pop() {
+                Some(page) => page,
+                None => {
+                    state.refused = true;
+                    return Err(TxError::Full);
+                }
+            }
+        };
+        // Filled outside the lock: other QPs go on meanwhile.
+        let filled = fill_page(&mut page, ext, end, fill);
+        let mut state = self.state.lock();
+        match filled {
+            Ok(()) if !state.closed => {
+                state.push(Item {
+                    hdr,
+                    ext_len: ext.len(),
+                    payload_len,
+                    page,
+                });
+                Ok(())
+            }
+            Ok(()) => {
+                state.put_free(page);
+                Err(TxError::Down)
+            }
+            Err(e) => {
+                state.put_free(page);
+                Err(TxError::Fill(e))
+            }
+        }
+    }
+
+    /// Delivers one batch. Returns whether more waits. From the peer's work item only, so that
+    /// frames stay in order.
+    pub(super) fn deliver_batch(&self, peer: &Arc<Peer>) -> bool {
+        let up = peer.upcalls();
+        let mut delivered = 0;
+        while delivered < BATCH {
+            let Some(item) = self.take() else { break };
+            let bytes = item.page.as_slice();
+            let (ext, rest) = bytes.split_at(item.ext_len);
+            if let Some(payload) = rest.get(..item.payload_len) {
+                up.deliver(peer, &item.hdr, ext, payload);
+            }
+            delivered += 1;
+            self.state.lock().put_free(item.page);
+        }
+        if delivered > 0 {
+            up.batch_end(peer);
+        }
+        let (more, resume) = {
+            let mut state = self.state.lock();
+            let resume = state.refused && !state.closed && state.free.len() >= RESUME;
+            if resume {
+                state.refused = false;
+            }
+            (state.len > 0, resume)
+        };
+        if resume {
+            up.tx_ready(peer);
+        }
+        more
+    }
+
+    /// Refuses frames from now on and drops those that wait.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        while let Some(item) = self.state.lock().pop() {
+            drop(item);
+        }
+    }
+
+    fn take(&self) -> Option<Item> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return None;
+        }
+        state.pop()
+    }
+}
+
+fn fill_page(
+    page: &mut PageBuf,
+    ext: &[u8],
+    end: usize,
+    fill: impl FnOnce(&mut [u8]) -> Result,
+) -> Result {
+    let bytes = page.as_mut_slice().get_mut(..end).ok_or(EMSGSIZE)?;
+    let (head, payload) = bytes.split_at_mut(ext.len());
+    head.copy_from_slice(ext);
+    fill(payload)
+}
