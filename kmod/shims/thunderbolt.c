@@ -8,7 +8,7 @@
 #include <linux/uuid.h>
 #include "thunderbolt.h"
 
-struct workqueue_struct *tbrdma_alloc_workqueue(const char *name, bool data)
+void *tbrdma_alloc_workqueue(const char *name, bool data)
 {
 	unsigned int flags = WQ_UNBOUND;
 

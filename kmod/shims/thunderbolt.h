@@ -11,7 +11,8 @@
 #include <linux/thunderbolt.h>
 #include <linux/workqueue.h>
 
-struct workqueue_struct *tbrdma_alloc_workqueue(const char *name, bool data);
+/* A struct workqueue_struct; void, since bindgen would make another opaque type of it. */
+void *tbrdma_alloc_workqueue(const char *name, bool data);
 int tbrdma_lowest_router_uuid(u8 uuid[16]);
 bool tbrdma_product_uuid(u8 uuid[16]);
 

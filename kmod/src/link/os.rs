@@ -6,6 +6,7 @@
 
 use crate::sys;
 use core::ptr::NonNull;
+use kernel::bindings::workqueue_struct;
 use kernel::container_of;
 use kernel::prelude::*;
 use kernel::sync::Arc;
@@ -93,7 +94,7 @@ impl Drop for PageBuf {
 ///
 /// `ptr` is a workqueue made by `alloc_workqueue` and not yet destroyed.
 pub(crate) struct Workqueue {
-    ptr: NonNull<sys::workqueue_struct>,
+    ptr: NonNull<workqueue_struct>,
 }
 
 // SAFETY: workqueues may be used and destroyed from any thread.
@@ -108,6 +109,7 @@ impl Workqueue {
     pub(crate) fn new(name: &CStr, data: bool) -> Result<Self> {
         // SAFETY: `name` is a C string; the workqueue core copies it.
         let ptr = unsafe { sys::tbrdma_alloc_workqueue(name.as_char_ptr(), data) };
+        let ptr = ptr.cast::<workqueue_struct>();
         // INVARIANT: a non-null return is a new workqueue.
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
