@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* C forms of macros, inlines and variadic functions that bindgen cannot bind. */
 #include <linux/device.h>
+#include <linux/dma-mapping.h>
 #include <linux/dmi.h>
 #include <linux/module.h>
+#include <linux/pm.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/uuid.h>
@@ -15,6 +17,12 @@ void *tbrdma_alloc_workqueue(const char *name, bool data)
 	if (data)
 		flags |= WQ_HIGHPRI | WQ_MEM_RECLAIM;
 	return alloc_workqueue("%s", flags, 0, name);
+}
+
+/* A macro on kernels where tasks RCU is plain RCU. */
+void tbrdma_synchronize_rcu_tasks(void)
+{
+	synchronize_rcu_tasks();
 }
 
 struct router_search {
@@ -109,4 +117,181 @@ bool tbrdma_product_uuid(u8 uuid[16])
 		return false;
 	memcpy(uuid, &parsed, sizeof(parsed));
 	return true;
+}
+
+static struct tbrdma_service_ops service_ops;
+
+#ifdef TBRDMA_service_probe_id
+/* Up to 7.2 the core passes the table entry that matched. */
+static int service_probe(struct tb_service *svc, const struct tb_service_id *id)
+#else
+static int service_probe(struct tb_service *svc)
+#endif
+{
+	return service_ops.probe(svc);
+}
+
+static void service_remove(struct tb_service *svc)
+{
+	service_ops.remove(svc);
+}
+
+/* At shutdown the rings have to stop before the controller does; there is no way back. */
+static void service_shutdown(struct tb_service *svc)
+{
+	service_ops.suspend(svc);
+}
+
+static int service_suspend(struct device *dev)
+{
+	service_ops.suspend(tb_to_service(dev));
+	return 0;
+}
+
+static int service_resume(struct device *dev)
+{
+	service_ops.resume(tb_to_service(dev));
+	return 0;
+}
+
+static DEFINE_SIMPLE_DEV_PM_OPS(service_pm, service_suspend, service_resume);
+
+static const struct tb_service_id service_ids[] = {
+	{ TB_SERVICE("tbrdma", 1) },
+	{ }
+};
+MODULE_DEVICE_TABLE(tbsvc, service_ids);
+
+static struct tb_service_driver service_driver = {
+	.driver = {
+		.name = "tbrdma",
+		.owner = THIS_MODULE,
+		.pm = pm_sleep_ptr(&service_pm),
+	},
+	.probe = service_probe,
+	.remove = service_remove,
+	.shutdown = service_shutdown,
+	.id_table = service_ids,
+};
+
+int tbrdma_service_register(const struct tbrdma_service_ops *ops)
+{
+	service_ops = *ops;
+	return tb_register_service_driver(&service_driver);
+}
+
+void tbrdma_service_unregister(void)
+{
+	tb_unregister_service_driver(&service_driver);
+}
+
+struct tb_xdomain *tbrdma_service_xdomain(struct tb_service *svc)
+{
+	return tb_service_parent(svc);
+}
+
+void tbrdma_service_set_data(struct tb_service *svc, void *data)
+{
+	tb_service_set_drvdata(svc, data);
+}
+
+void *tbrdma_service_data(struct tb_service *svc)
+{
+	return tb_service_get_drvdata(svc);
+}
+
+void tbrdma_xdomain_get(struct tb_xdomain *xd)
+{
+	tb_xdomain_get(xd);
+}
+
+void tbrdma_xdomain_put(struct tb_xdomain *xd)
+{
+	tb_xdomain_put(xd);
+}
+
+/* Lanes in the direction that has fewer (asymmetric links have 3 and 1). */
+int tbrdma_xdomain_lanes(const struct tb_xdomain *xd)
+{
+	return xd->link_width == TB_LINK_WIDTH_DUAL ? 2 : 1;
+}
+
+/* Kernels up to 7.2 cannot switch the interrupt of a TX ring off. */
+#ifdef TBRDMA_ring_no_interrupt
+#define TX_FLAGS (RING_FLAG_FRAME | RING_FLAG_NO_INTERRUPT)
+#else
+#define TX_FLAGS RING_FLAG_FRAME
+#endif
+
+bool tbrdma_tx_interrupts(void)
+{
+	return TX_FLAGS == RING_FLAG_FRAME;
+}
+
+/* Protocol defined fields of our frames: start and end of frame. */
+#define PDF_SOF 1
+#define PDF_EOF 2
+
+struct tb_ring *tbrdma_ring_alloc_tx(struct tb_xdomain *xd, int size)
+{
+	return tb_ring_alloc_tx(xd->tb->nhi, -1, size, TX_FLAGS);
+}
+
+struct tb_ring *tbrdma_ring_alloc_rx(struct tb_xdomain *xd, int size,
+				     void (*start_poll)(void *), void *data)
+{
+	return tb_ring_alloc_rx(xd->tb->nhi, -1, size, RING_FLAG_FRAME, 0,
+				BIT(PDF_SOF), BIT(PDF_EOF), start_poll, data);
+}
+
+int tbrdma_ring_tx(struct tb_ring *ring, struct ring_frame *frame, size_t len)
+{
+	/* 12 bits: TB_MAX_FRAME_SIZE wraps to 0, which is what means 4096. */
+	frame->size = len;
+	frame->sof = PDF_SOF;
+	frame->eof = PDF_EOF;
+	return tb_ring_tx(ring, frame);
+}
+
+int tbrdma_ring_rx(struct tb_ring *ring, struct ring_frame *frame)
+{
+	return tb_ring_rx(ring, frame);
+}
+
+size_t tbrdma_frame_len(const struct ring_frame *frame)
+{
+	return tb_ring_frame_size(frame);
+}
+
+bool tbrdma_frame_damaged(const struct ring_frame *frame)
+{
+	return frame->flags & (RING_DESC_CRC_ERROR | RING_DESC_BUFFER_OVERRUN);
+}
+
+static enum dma_data_direction direction(bool to_device)
+{
+	return to_device ? DMA_TO_DEVICE : DMA_FROM_DEVICE;
+}
+
+bool tbrdma_dma_map(struct tb_ring *ring, void *buf, bool to_device, dma_addr_t *addr)
+{
+	struct device *dev = tb_ring_dma_device(ring);
+
+	*addr = dma_map_single(dev, buf, TB_MAX_FRAME_SIZE, direction(to_device));
+	return !dma_mapping_error(dev, *addr);
+}
+
+void tbrdma_dma_unmap(struct tb_ring *ring, dma_addr_t addr, bool to_device)
+{
+	dma_unmap_single(tb_ring_dma_device(ring), addr, TB_MAX_FRAME_SIZE, direction(to_device));
+}
+
+void tbrdma_dma_sync_for_cpu(struct tb_ring *ring, dma_addr_t addr, size_t len, bool to_device)
+{
+	dma_sync_single_for_cpu(tb_ring_dma_device(ring), addr, len, direction(to_device));
+}
+
+void tbrdma_dma_sync_for_device(struct tb_ring *ring, dma_addr_t addr, size_t len, bool to_device)
+{
+	dma_sync_single_for_device(tb_ring_dma_device(ring), addr, len, direction(to_device));
 }

@@ -4,9 +4,9 @@
 //! QPs of one host talk to each other through it, as in every HCA; it keeps what a rail promises
 //! (in order, exactly once, refusal instead of loss) so that nothing above knows the difference.
 
-use super::os::{PageBuf, BUF_LEN};
 use super::{Peer, TxError};
 use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN};
+use crate::thunderbolt::os::{PageBuf, BUF_LEN};
 use kernel::prelude::*;
 use kernel::sync::{new_spinlock, Arc, SpinLock};
 

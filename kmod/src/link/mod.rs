@@ -24,16 +24,16 @@
 //! context, except the ring's interrupt callback, which does nothing but queue work.
 
 mod loopback;
-mod os;
+
 mod peer;
 
 pub(crate) use peer::{Identity, Peer, TxError};
 
 use crate::proto::frame::Header;
+use crate::thunderbolt::os::Workqueue;
 use kernel::prelude::*;
 use kernel::sync::{new_spinlock, Arc, SpinLock};
 use loopback::Loopback;
-use os::Workqueue;
 
 /// Peers at most, the loopback peer included: bounds what the machines at the other ends of the
 /// cables can make us keep.

@@ -2,9 +2,9 @@
 //! A host that QPs can be connected to.
 
 use super::loopback::Loopback;
-use super::os::Workqueue;
 use super::Upcalls;
 use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN};
+use crate::thunderbolt::os::Workqueue;
 use crate::thunderbolt::routers;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Release};

@@ -2,7 +2,7 @@
 //! Kernel services the `kernel` crate has no safe form of: workqueues of our own, delayed work
 //! that can be re-timed and cancelled, and single pages with an address.
 //!
-//! All `unsafe` of the link layer that is not Thunderbolt's or the network's lives here.
+//! Used by the Thunderbolt wrappers, the link layer and the netdev.
 
 use crate::sys;
 use core::ptr::NonNull;
@@ -192,4 +192,11 @@ where
         // SAFETY: the waiting work owned one count, which nobody will take in `run` any more.
         drop(unsafe { Arc::from_raw(raw.cast_const()) });
     }
+}
+
+/// Waits until every task has slept or left the kernel once: none that was in the middle of
+/// calling a function which has been made unreachable is still on the way into it. Sleeps.
+pub(crate) fn synchronize_tasks() {
+    // SAFETY: called in process context without locks.
+    unsafe { sys::tbrdma_synchronize_rcu_tasks() };
 }
