@@ -26,18 +26,17 @@
 mod loopback;
 
 mod peer;
+mod table;
 
 pub(crate) use peer::{Identity, Peer, TxError};
+pub(crate) use table::PeerTable;
 
+use crate::net::NetHandle;
 use crate::proto::frame::Header;
 use crate::thunderbolt::os::Workqueue;
 use kernel::prelude::*;
-use kernel::sync::{new_spinlock, Arc, SpinLock};
+use kernel::sync::Arc;
 use loopback::Loopback;
-
-/// Peers at most, the loopback peer included: bounds what the machines at the other ends of the
-/// cables can make us keep.
-const MAX_PEERS: usize = 64;
 
 /// Speed that the port claims for `loopback=1` without any link: two lanes of USB4 Gen 3.
 const NOMINAL: PortState = PortState {
@@ -74,37 +73,40 @@ pub(crate) struct PortState {
     pub(crate) lanes: u32,
 }
 
-/// All peers of this host.
-#[pin_data]
+/// All peers of this host, and its network device.
 pub(crate) struct Links {
     upcalls: Arc<dyn Upcalls>,
     identity: Identity,
     loopback: Arc<Peer>,
+    peers: Arc<PeerTable>,
     /// Frames: delivery, polling, timers.
     data_queue: Arc<Workqueue>,
-    #[pin]
-    peers: SpinLock<KVec<Arc<Peer>>>,
+    net: NetHandle,
 }
 
 impl Links {
-    /// Makes the loopback peer and finds out who this host is. Nothing is registered yet.
+    /// Finds out who this host is, makes the loopback peer and registers the network device.
     pub(crate) fn new(upcalls: Arc<dyn Upcalls>) -> Result<Arc<Self>> {
         let identity = Identity::of_this_host()?;
         let data_queue = Arc::new(Workqueue::new(c"tbrdma", true)?, GFP_KERNEL)?;
         let wire = Arc::pin_init(Loopback::new()?, GFP_KERNEL)?;
         let loopback = Peer::loopback(&identity, wire, upcalls.clone(), data_queue.clone())?;
-        let mut peers = KVec::with_capacity(MAX_PEERS, GFP_KERNEL)?;
-        peers.push(loopback.clone(), GFP_KERNEL)?;
-        Arc::pin_init(
-            pin_init!(Self {
+        let peers = PeerTable::new()?;
+        peers.add(loopback.clone())?;
+        let net = NetHandle::new(&identity.mac, peers.clone(), data_queue.clone())?;
+        let this = Arc::new(
+            Self {
                 upcalls,
                 identity,
                 loopback,
+                peers,
                 data_queue,
-                peers <- new_spinlock!(peers, "tbrdma_peers"),
-            }),
+                net,
+            },
             GFP_KERNEL,
-        )
+        )?;
+        this.update_net();
+        Ok(this)
     }
 
     /// Announces the service on all cables and starts to look for peers.
@@ -112,7 +114,8 @@ impl Links {
         Ok(())
     }
 
-    /// Takes everything down; bounded time. After it returned no upcall runs any more.
+    /// Takes everything down; bounded time. After it returned no upcall runs any more. The
+    /// network device stays until the value is dropped.
     pub(crate) fn stop(&self) {
         self.loopback.close();
         self.data_queue.flush();
@@ -120,11 +123,7 @@ impl Links {
 
     /// The peer with this MAC address; our own gives the loopback peer.
     pub(crate) fn peer_by_mac(&self, mac: &[u8; 6]) -> Option<Arc<Peer>> {
-        self.peers
-            .lock()
-            .iter()
-            .find(|peer| peer.mac() == *mac)
-            .cloned()
+        self.peers.by_mac(mac)
     }
 
     /// Who this host is.
@@ -142,5 +141,17 @@ impl Links {
             lane_gbps: 0,
             lanes: 0,
         }
+    }
+
+    /// The network device, for `ib_device_set_netdev`: valid until this value is dropped, before
+    /// which the RDMA device has to be unregistered, since it holds the network device.
+    pub(crate) fn netdev(&self) -> *mut crate::sys::net_device {
+        self.net.net().as_ptr()
+    }
+
+    fn update_net(&self) {
+        let port = self.port();
+        let mbps = port.lane_gbps * port.lanes * 1000;
+        self.net.net().set_link(port.active, mbps);
     }
 }

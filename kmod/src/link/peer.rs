@@ -153,6 +153,21 @@ impl Peer {
         Ok(())
     }
 
+    /// It is this host.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.id == 0
+    }
+
+    /// Sends a packet of the network device, best effort.
+    pub(crate) fn send_packet(
+        self: &Arc<Self>,
+        _len: usize,
+        _fill: impl FnOnce(&mut [u8]) -> Result,
+    ) -> Result<(), TxError> {
+        // The network stack never sends to its own address.
+        Err(TxError::Down)
+    }
+
     pub(super) fn upcalls(&self) -> &dyn Upcalls {
         &*self.upcalls
     }
