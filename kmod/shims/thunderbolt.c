@@ -66,7 +66,14 @@ static int visit_router(struct device *dev, void *data)
 	return 0;
 }
 
-static int never_probe(struct tb_service *svc)
+/* Up to 7.2 the core passes probe functions the table entry that matched. */
+#ifdef TBRDMA_SERVICE_PROBE_ID
+#define PROBE_ARGS struct tb_service *svc, const struct tb_service_id *id
+#else
+#define PROBE_ARGS struct tb_service *svc
+#endif
+
+static int never_probe(PROBE_ARGS)
 {
 	return -ENODEV;
 }
@@ -121,12 +128,7 @@ bool tbrdma_product_uuid(u8 uuid[16])
 
 static struct tbrdma_service_ops service_ops;
 
-#ifdef TBRDMA_service_probe_id
-/* Up to 7.2 the core passes the table entry that matched. */
-static int service_probe(struct tb_service *svc, const struct tb_service_id *id)
-#else
-static int service_probe(struct tb_service *svc)
-#endif
+static int service_probe(PROBE_ARGS)
 {
 	return service_ops.probe(svc);
 }
@@ -217,7 +219,7 @@ int tbrdma_xdomain_lanes(const struct tb_xdomain *xd)
 }
 
 /* Kernels up to 7.2 cannot switch the interrupt of a TX ring off. */
-#ifdef TBRDMA_ring_no_interrupt
+#ifdef TBRDMA_RING_NO_INTERRUPT
 #define TX_FLAGS (RING_FLAG_FRAME | RING_FLAG_NO_INTERRUPT)
 #else
 #define TX_FLAGS RING_FLAG_FRAME

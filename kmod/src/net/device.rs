@@ -214,7 +214,7 @@ impl NetDevice {
     pub(crate) fn receive(&self, frame: &[u8]) -> Result {
         // SAFETY: valid by the invariant.
         if !unsafe { sys::tbrdma_net_running(self.dev.as_ptr()) } {
-            return Err(ENETDOWN);
+            return Err(ENODEV);
         }
         let len = c_uint::try_from(frame.len()).map_err(|_| EMSGSIZE)?;
         // SAFETY: as above; the bytes are copied.
