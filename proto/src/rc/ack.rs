@@ -1,0 +1,118 @@
+//! Acknowledgements between QPs: the payload of a QP_ACK frame.
+//!
+//! One frame carries the news of many QPs, so that a busy link needs one frame per receive batch
+//! and not one per message.
+
+/// Bytes of one entry on the wire.
+pub const ACK_ENTRY_LEN: usize = 12;
+
+/// Why a responder refused a message for good (IBTA 1.7, table 45).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NakCode {
+    /// The request was malformed, out of order, too long for the receive, or not allowed.
+    InvalidRequest,
+    /// Key, bounds or permissions of the remote memory do not allow the access.
+    RemoteAccess,
+    /// The responder failed by itself, for example its receive named invalid memory.
+    RemoteOperational,
+    /// There is no such QP any more, or it is in the error state.
+    Gone,
+}
+
+/// What a responder says about a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Every message before the entry's MSN is done.
+    Ack,
+    /// No receive was posted for the entry's MSN; earlier ones are done. Carries the IBTA timer
+    /// code (0 to 31) after which the requester may try again.
+    Rnr(u8),
+    /// The QP cannot receive yet; nothing was executed by this answer.
+    NotReady,
+    /// The entry's MSN is refused for good; earlier ones are done.
+    Nak(NakCode),
+}
+
+/// One QP's news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckEntry {
+    /// The requester's QP number (24 bits).
+    pub qpn: u32,
+    /// Message number the syndrome speaks of.
+    pub msn: u32,
+    /// The news.
+    pub syndrome: Syndrome,
+}
+
+impl AckEntry {
+    /// The wire form, little-endian: QPN (4), MSN (4), kind (1), detail (1), zero (2).
+    pub fn emit(&self) -> [u8; ACK_ENTRY_LEN] {
+        let (kind, detail) = match self.syndrome {
+            Syndrome::Ack => (0, 0),
+            Syndrome::Rnr(timer) => (1, timer & 31),
+            Syndrome::NotReady => (2, 0),
+            Syndrome::Nak(NakCode::InvalidRequest) => (3, 1),
+            Syndrome::Nak(NakCode::RemoteAccess) => (3, 2),
+            Syndrome::Nak(NakCode::RemoteOperational) => (3, 3),
+            Syndrome::Nak(NakCode::Gone) => (3, 4),
+        };
+        let mut out = [0; ACK_ENTRY_LEN];
+        out[..4].copy_from_slice(&self.qpn.to_le_bytes());
+        out[4..8].copy_from_slice(&self.msn.to_le_bytes());
+        out[8] = kind;
+        out[9] = detail;
+        out
+    }
+
+    /// Reads one entry; `None` if anything is out of range.
+    pub fn parse(bytes: &[u8; ACK_ENTRY_LEN]) -> Option<Self> {
+        let [q0, q1, q2, q3, m0, m1, m2, m3, kind, detail, zero0, zero1] = *bytes;
+        let syndrome = match (kind, detail) {
+            (0, 0) => Syndrome::Ack,
+            (1, 0..=31) => Syndrome::Rnr(detail),
+            (2, 0) => Syndrome::NotReady,
+            (3, 1) => Syndrome::Nak(NakCode::InvalidRequest),
+            (3, 2) => Syndrome::Nak(NakCode::RemoteAccess),
+            (3, 3) => Syndrome::Nak(NakCode::RemoteOperational),
+            (3, 4) => Syndrome::Nak(NakCode::Gone),
+            _ => return None,
+        };
+        let qpn = u32::from_le_bytes([q0, q1, q2, q3]);
+        if qpn >> 24 != 0 || (zero0, zero1) != (0, 0) {
+            return None;
+        }
+        Some(Self {
+            qpn,
+            msn: u32::from_le_bytes([m0, m1, m2, m3]),
+            syndrome,
+        })
+    }
+}
+
+/// The entries of a QP_ACK payload; ends at the first malformed one.
+pub struct AckEntries<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> AckEntries<'a> {
+    /// Entries of `payload`.
+    pub fn new(payload: &'a [u8]) -> Self {
+        Self { rest: payload }
+    }
+
+    /// Bytes that were not understood; empty after a well-formed payload was read to its end.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl Iterator for AckEntries<'_> {
+    type Item = AckEntry;
+
+    fn next(&mut self) -> Option<AckEntry> {
+        let (first, rest) = self.rest.split_first_chunk::<ACK_ENTRY_LEN>()?;
+        let entry = AckEntry::parse(first)?;
+        self.rest = rest;
+        Some(entry)
+    }
+}

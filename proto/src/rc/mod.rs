@@ -1,0 +1,47 @@
+//! Reliable connected queue pairs: the message layer above the rails.
+//!
+//! A rail delivers frames exactly once and in order, so this layer has no packet sequence
+//! numbers, no packet acknowledgements and no packet timers. What is left of IBTA RC (IBTA 1.7,
+//! chapter 9) is the message: it has a number (MSN), is executed in order, is acknowledged by the
+//! responder's QP, and can be refused (RNR, NAK). The message number of a request is the index of
+//! its work queue entry since the QP was connected, modulo 2^32.
+//!
+//! [`Requester`] owns the send queue's progress, [`Responder`] the receive side. Both are pure
+//! state machines: they are told about frames and time and say what to place, send or complete.
+//! Where bytes live is the caller's business.
+//!
+//! # Retry
+//!
+//! A message is sent again in two cases only, and both are asked for by the responder: it had no
+//! receive posted (RNR), or its QP was not yet able to receive (NOT_READY, the connection being
+//! set up at different speeds on the two sides). In both cases the responder throws away
+//! everything up to the retried message, which the first frame of that message ends. A message
+//! that arrives again although it was executed is dropped and acknowledged again.
+
+mod ack;
+mod ext;
+mod requester;
+mod responder;
+
+pub use ack::{AckEntries, AckEntry, NakCode, Syndrome, ACK_ENTRY_LEN};
+pub use ext::{first_sqpn, RethExt, SendExt, RETH_EXT_LEN, SEND_EXT_LEN};
+pub use requester::{Completion, Config, Next, Op, Requester, Segment, Status, Wqe, WqeFlags};
+pub use responder::{Delivery, Kind, Placed, ReadSegment, Responder, Step, MAX_READS};
+
+/// Largest message, bytes: 1 GiB, within the 2 GiB that IBTA allows (IBTA 1.7, 9.7.7).
+pub const MAX_MESSAGE: u32 = 1 << 30;
+
+/// `a` comes before `b` in the circular order of message numbers (distance below 2^31).
+pub const fn msn_before(a: u32, b: u32) -> bool {
+    a != b && b.wrapping_sub(a) < 1 << 31
+}
+
+/// What an RNR timer code stands for, microseconds (IBTA 1.7, table 46).
+pub fn rnr_timer_us(code: u8) -> u64 {
+    const TENS_OF_US: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    let index = usize::from(code & 31);
+    u64::from(TENS_OF_US.get(index).copied().unwrap_or(65536)) * 10
+}
