@@ -24,6 +24,7 @@ install_hint() {
 	*debian* | *ubuntu*)
 		case $pkg in
 		libclang) pkg=libclang-dev ;;
+		kernel) pkg="-t $(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")-backports linux-image-amd64 linux-headers-amd64" ;;
 		headers) pkg=linux-headers-${kernel_release:-$(uname -r)} ;;
 		binutils | gcc | make | rustc | rust-src | bindgen | xz-utils) ;;
 		esac
@@ -32,6 +33,7 @@ install_hint() {
 	*fedora* | *rhel*)
 		case $pkg in
 		libclang) pkg=clang-devel ;;
+		kernel) pkg="kernel kernel-devel" ;;
 		headers) pkg=kernel-devel-${kernel_release:-$(uname -r)} ;;
 		rustc) pkg=rust ;;
 		bindgen) pkg=bindgen-cli ;;
@@ -42,6 +44,7 @@ install_hint() {
 	*arch*)
 		case $pkg in
 		libclang) pkg=clang ;;
+		kernel) pkg="linux linux-headers" ;;
 		headers) pkg=linux-headers ;;
 		rustc) pkg=rust ;;
 		bindgen) pkg=rust-bindgen ;;
@@ -70,7 +73,13 @@ find_tools() {
 		rust_release=$(sed -n 's/^release: \([0-9.]*\).*/\1/p' <<<"$rust_verbose")
 		rust_llvm=$(sed -n 's/^LLVM version: \([0-9.]*\).*/\1/p' <<<"$rust_verbose")
 		for t in "$("$RUSTC" --print sysroot)/lib/rustlib/src/rust/library" "/usr/src/rustc-$rust_release/library"; do
-			[ -n "$rust_lib_src" ] || { [ -e "$t/core/src/lib.rs" ] && rust_lib_src=$t; } || true
+			if [ -n "$rust_lib_src" ] || [ ! -e "$t/core/src/lib.rs" ]; then continue; fi
+			# Debian keeps the source of each version in a folder of that name, and the sysroot points to one
+			case $(readlink -f "$t") in
+			/usr/src/rustc-"$rust_release"/*) rust_lib_src=$t ;;
+			/usr/src/rustc-*) ;;
+			*) rust_lib_src=$t ;;
+			esac
 		done
 	fi
 }
@@ -145,6 +154,10 @@ can_build() {
 		reason="kernels with CONFIG_$o are not supported"
 		return 1
 	done
+	if [ "$(rust_number "$kernel_series")" -lt 700000 ]; then
+		reason="kernel 7.0 or newer is needed; $(install_hint kernel)"
+		return 1
+	fi
 	if ! find_tree; then
 		reason="this release of tbrdma-dkms carries the Rust support of kernel series $(series_packed)only, the kernel is $kernel_series; install a newer tbrdma-dkms"
 		return 1
@@ -164,7 +177,7 @@ can_build() {
 		return 1
 	fi
 	if [ -z "$rust_lib_src" ]; then
-		reason="the source of Rust's core library for rustc $rust_release is missing; $(install_hint rust-src)"
+		reason="the source of the core library of rustc $rust_release is missing; $(install_hint rust-src)"
 		return 1
 	fi
 	if [ -z "$BINDGEN" ]; then

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* 7.3 calls ib_umem_get() ib_umem_get_va(). */
+/* ib_umem_get() is called ib_umem_get_va() on newer kernels. */
 #include <rdma/ib_umem.h>
 struct ib_umem *get(struct ib_device *dev)
 {
