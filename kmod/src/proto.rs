@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `proto`, compiled into the module.
+// The crate's interface is wider than what this module uses of it.
+#![allow(dead_code, unused_imports, unreachable_pub)]
+
+#[path = "../../proto/src/frame.rs"]
+pub(crate) mod frame;
+#[path = "../../proto/src/rc/mod.rs"]
+pub(crate) mod rc;

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Events to the RDMA core.
+
+use crate::sys;
+use core::ptr::NonNull;
+
+/// The core's object of a completion queue.
+///
+/// # Invariants
+///
+/// Valid until the queue's destroy operation returns; whoever uses it is inside the queue's gate,
+/// which that operation closes first.
+pub(crate) struct CoreCq(NonNull<sys::ib_cq>);
+
+// SAFETY: the core's handlers may be called from any thread.
+unsafe impl Send for CoreCq {}
+// SAFETY: as above; the pointer is never written through here.
+unsafe impl Sync for CoreCq {}
+
+impl CoreCq {
+    /// # Safety
+    ///
+    /// See the type's invariant.
+    pub(super) unsafe fn new(cq: NonNull<sys::ib_cq>) -> Self {
+        Self(cq)
+    }
+
+    /// Tells the consumer that there is a completion. No QP or CQ lock may be held: the handler
+    /// of a kernel consumer may poll and post.
+    pub(crate) fn notify(&self) {
+        // SAFETY: valid by the invariant.
+        unsafe { sys::tbrdma_cq_notify(self.0.as_ptr()) }
+    }
+
+    /// Tells the consumer that completions were lost.
+    pub(crate) fn error(&self) {
+        // SAFETY: valid by the invariant.
+        unsafe { sys::tbrdma_cq_error(self.0.as_ptr()) }
+    }
+}
+
+/// The core's object of a QP: an identity that completions carry.
+///
+/// # Invariants
+///
+/// Valid until the QP's destroy operation returns, which takes the QP's completions out of its
+/// queues before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CoreQp(NonNull<sys::ib_qp>);
+
+// SAFETY: only handed back to the core.
+unsafe impl Send for CoreQp {}
+// SAFETY: only handed back to the core.
+unsafe impl Sync for CoreQp {}
+
+impl CoreQp {
+    /// # Safety
+    ///
+    /// See the type's invariant.
+    pub(super) unsafe fn new(qp: NonNull<sys::ib_qp>) -> Self {
+        Self(qp)
+    }
+
+    pub(super) fn as_ptr(self) -> *mut sys::ib_qp {
+        self.0.as_ptr()
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Pinned memory of a user.
+
+use super::device::IbDevice;
+use crate::sys;
+use core::cell::UnsafeCell;
+use core::ptr::{self, NonNull};
+use kernel::error::from_err_ptr;
+use kernel::prelude::*;
+
+const PAGE: usize = 4096;
+
+struct Pages {
+    umem: NonNull<sys::ib_umem>,
+    /// Kernel addresses of the pages, in order.
+    addresses: KVVec<*mut u8>,
+    /// Offset of the first byte in the first page.
+    offset: usize,
+    length: usize,
+}
+
+/// A range of a user's memory, pinned (`ib_umem`).
+///
+/// The pages are given back by [`release`](Self::release), in process context; dropping it without
+/// that would leak them, so that a bug cannot turn into a use after free.
+pub(crate) struct Pinned {
+    pages: UnsafeCell<Option<Pages>>,
+}
+
+// SAFETY: the page addresses are those of the kernel's direct map, usable from any thread, and
+// `ib_umem_release` may be called from any process.
+unsafe impl Send for Pinned {}
+// SAFETY: `pages` only changes in `release`, whose caller guarantees that nobody else uses `self`.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// Pins `length` bytes at `start` of the calling process. `access`: `enum ib_access_flags`.
+    /// Fails with EFAULT, ENOMEM (also if RLIMIT_MEMLOCK is exceeded) or EINVAL.
+    pub(crate) fn new(device: &IbDevice, start: u64, length: usize, access: i32) -> Result<Self> {
+        let start = usize::try_from(start).map_err(|_| EFAULT)?;
+        // SAFETY: the device is registered while a user has a context on it.
+        let umem = from_err_ptr(unsafe {
+            sys::tbrdma_umem_get(device.as_ptr(), start, length, access)
+        })?;
+        let umem = NonNull::new(umem).ok_or(ENOMEM)?;
+        let offset = start & (PAGE - 1);
+        let release = |error| {
+            // SAFETY: the umem is ours and not used any more.
+            unsafe { sys::ib_umem_release(umem.as_ptr()) };
+            error
+        };
+        let count = (offset + length).div_ceil(PAGE);
+        let mut addresses: KVVec<*mut u8> =
+            KVVec::from_elem(ptr::null_mut(), count, GFP_KERNEL).map_err(|e| release(e.into()))?;
+        // SAFETY: `umem` is valid; the array has room for `count` entries.
+        let found = unsafe {
+            sys::tbrdma_umem_pages(umem.as_ptr(), addresses.as_mut_ptr().cast(), count)
+        };
+        if found < count || addresses.iter().any(|a| a.is_null()) {
+            return Err(release(EFAULT));
+        }
+        Ok(Self { pages: UnsafeCell::new(Some(Pages { umem, addresses, offset, length })) })
+    }
+
+    /// Gives the pages back. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else uses `self` during this call.
+    pub(crate) unsafe fn release(&self) {
+        // SAFETY: exclusive by the caller's guarantee.
+        if let Some(pages) = unsafe { &mut *self.pages.get() }.take() {
+            // SAFETY: the umem is ours; the page addresses die with `pages`.
+            unsafe { sys::ib_umem_release(pages.umem.as_ptr()) };
+        }
+    }
+
+    /// Calls `copy(kernel address, offset in the range of this call, bytes)` for each piece of
+    /// [offset, offset + length) that lies within one page.
+    fn pieces(
+        &self,
+        offset: usize,
+        length: usize,
+        mut copy: impl FnMut(*mut u8, usize, usize),
+    ) -> Result {
+        // SAFETY: only `release` writes, and its caller guarantees that we do not run then.
+        let pages = unsafe { &*self.pages.get() }.as_ref().ok_or(EFAULT)?;
+        let end = offset.checked_add(length).ok_or(EFAULT)?;
+        if end > pages.length {
+            return Err(EFAULT);
+        }
+        let mut at = pages.offset + offset;
+        let mut done = 0;
+        while done < length {
+            let base = *pages.addresses.get(at / PAGE).ok_or(EFAULT)?;
+            let within = at % PAGE;
+            let n = (PAGE - within).min(length - done);
+            copy(base.wrapping_add(within), done, n);
+            done += n;
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes out of the range.
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result {
+        let len = to.len();
+        self.pieces(offset, len, |from, at, n| {
+            // SAFETY: `from` points at `n` bytes of a pinned page; `at + n` is within `to`. The
+            // user may write to the page meanwhile, which can only make the bytes arbitrary: a
+            // plain byte copy in assembly, as `copy_from_user` of the same page would be.
+            unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr().add(at), n) }
+        })
+    }
+
+    /// Copies bytes into the range.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result {
+        self.pieces(offset, from.len(), |to, at, n| {
+            // SAFETY: as in `read`, the other way.
+            unsafe { ptr::copy_nonoverlapping(from.as_ptr().add(at), to, n) }
+        })
+    }
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Safe forms of what the RDMA core offers and asks for. All `unsafe` of the verbs layer is here.
+//!
+//! - [`device`]: the `ib_device` and its operations table
+//! - `ops`: the C functions of that table; they turn pointers into values and call `crate::verbs`
+//! - [`memory`]: pinned memory of a user
+//! - [`gate`]: lets destroying an object wait for those who use it
+//! - [`event`]: completion and port events to the core
+
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod gate;
+pub(crate) mod memory;
+mod ops;
+
+use crate::sys;
+
+/// A scatter/gather element, laid out as `struct ib_sge`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Sge {
+    /// Virtual address of the first byte.
+    pub(crate) addr: u64,
+    /// Bytes.
+    pub(crate) length: u32,
+    /// Local key.
+    pub(crate) lkey: u32,
+}
+
+const _: () = {
+    assert!(core::mem::size_of::<Sge>() == core::mem::size_of::<sys::ib_sge>());
+    assert!(core::mem::offset_of!(Sge, addr) == core::mem::offset_of!(sys::ib_sge, addr));
+    assert!(core::mem::offset_of!(Sge, length) == core::mem::offset_of!(sys::ib_sge, length));
+    assert!(core::mem::offset_of!(Sge, lkey) == core::mem::offset_of!(sys::ib_sge, lkey));
+};
+
+/// A random number.
+pub(crate) fn random_u32() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { sys::tbrdma_random() }
+}

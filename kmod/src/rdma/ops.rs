@@ -1,0 +1,679 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The operations table of the `ib_device`: C functions that turn pointers into values.
+//!
+//! Common ground of the SAFETY comments: the core calls an operation only with valid pointers to
+//! objects of our device, an object's create operation before any other, and its destroy operation
+//! last and alone (Documentation/infiniband/core_locking.rst).
+
+use super::device::Device;
+use super::event::{CoreCq, CoreQp};
+use super::Sge;
+use crate::sys;
+use crate::verbs::{
+    cq::{Cq, WorkCompletion},
+    mr::{Access, Mr},
+    qp::{Opcode, Qp, QpAttributes, QpCaps, QpMask, QpNew, QpState, RecvRequest, SendRequest},
+    Hca,
+};
+use core::mem::size_of;
+use core::ptr::{self, NonNull};
+use kernel::error::from_result;
+use kernel::ffi::{c_int, c_void};
+use kernel::prelude::*;
+use kernel::sync::{Arc, ArcBorrow};
+
+#[repr(C)]
+struct Ucontext {
+    ib: sys::ib_ucontext,
+}
+
+#[repr(C)]
+struct Pd {
+    ib: sys::ib_pd,
+    number: u32,
+}
+
+#[repr(C)]
+struct CqObject {
+    ib: sys::ib_cq,
+    cq: *const Cq,
+}
+
+#[repr(C)]
+struct QpObject {
+    ib: sys::ib_qp,
+    qp: *const Qp,
+}
+
+#[repr(C)]
+struct MrObject {
+    ib: sys::ib_mr,
+    mr: Arc<Mr>,
+}
+
+/// The table for `ib_set_device_ops`.
+pub(super) fn table(owner: *mut sys::module, driver_id: u32) -> sys::ib_device_ops {
+    sys::ib_device_ops {
+        owner,
+        driver_id,
+        uverbs_abi_ver: crate::uapi::ABI_VERSION,
+        query_device: Some(query_device),
+        query_port: Some(query_port),
+        get_port_immutable: Some(get_port_immutable),
+        get_link_layer: Some(get_link_layer),
+        query_pkey: Some(query_pkey),
+        alloc_ucontext: Some(alloc_ucontext),
+        dealloc_ucontext: Some(dealloc_ucontext),
+        disassociate_ucontext: Some(disassociate_ucontext),
+        alloc_pd: Some(alloc_pd),
+        dealloc_pd: Some(dealloc_pd),
+        create_cq: Some(create_cq),
+        destroy_cq: Some(destroy_cq),
+        poll_cq: Some(poll_cq),
+        req_notify_cq: Some(req_notify_cq),
+        create_qp: Some(create_qp),
+        modify_qp: Some(modify_qp),
+        query_qp: Some(query_qp),
+        destroy_qp: Some(destroy_qp),
+        post_send: Some(post_send),
+        post_recv: Some(post_recv),
+        reg_user_mr: Some(reg_user_mr),
+        dereg_mr: Some(dereg_mr),
+        size_ib_ucontext: size_of::<Ucontext>(),
+        size_ib_pd: size_of::<Pd>(),
+        size_ib_cq: size_of::<CqObject>(),
+        size_ib_qp: size_of::<QpObject>(),
+        ..Default::default()
+    }
+}
+
+/// # Safety
+///
+/// `device` is our registered device (or being registered), for the lifetime chosen.
+unsafe fn hca<'a>(device: *mut sys::ib_device) -> ArcBorrow<'a, Hca> {
+    // SAFETY: our devices are `Device`s, whose `hca` is set before registration and stays until
+    // after unregistration.
+    unsafe { ArcBorrow::from_raw((*device.cast::<Device>()).hca) }
+}
+
+/// # Safety
+///
+/// `cq` was created by [`create_cq`] and is not destroyed, for the lifetime chosen.
+unsafe fn cq_of<'a>(cq: *mut sys::ib_cq) -> ArcBorrow<'a, Cq> {
+    // SAFETY: `create_cq` put the counted pointer there.
+    unsafe { ArcBorrow::from_raw((*cq.cast::<CqObject>()).cq) }
+}
+
+/// # Safety
+///
+/// `qp` was created by [`create_qp`] and is not destroyed, for the lifetime chosen.
+unsafe fn qp_of<'a>(qp: *mut sys::ib_qp) -> ArcBorrow<'a, Qp> {
+    // SAFETY: `create_qp` put the counted pointer there.
+    unsafe { ArcBorrow::from_raw((*qp.cast::<QpObject>()).qp) }
+}
+
+/// No private data is expected from or for the user.
+///
+/// # Safety
+///
+/// `udata` is null or valid.
+unsafe fn no_udata(udata: *mut sys::ib_udata) -> Result {
+    // SAFETY: as required.
+    match unsafe { udata.as_ref() } {
+        Some(data) if data.inlen != 0 || data.outlen != 0 => Err(EINVAL),
+        _ => Ok(()),
+    }
+}
+
+unsafe extern "C" fn query_device(
+    device: *mut sys::ib_device,
+    attr: *mut sys::ib_device_attr,
+    udata: *mut sys::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: see the module's common ground.
+        let (hca, attr) = unsafe {
+            no_udata(udata)?;
+            (hca(device), &mut *attr)
+        };
+        let limits = &crate::verbs::LIMITS;
+        *attr = sys::ib_device_attr {
+            sys_image_guid: hca.node_guid(),
+            max_mr_size: u64::MAX,
+            page_size_cap: 4096,
+            hw_ver: 1,
+            max_qp: limits.qps,
+            max_qp_wr: limits.work_requests,
+            max_send_sge: limits.sges,
+            max_recv_sge: limits.sges,
+            max_sge_rd: limits.sges,
+            max_cq: limits.cqs,
+            max_cqe: limits.cqes,
+            max_mr: limits.mrs,
+            max_pd: limits.pds,
+            max_qp_rd_atom: limits.reads,
+            max_qp_init_rd_atom: limits.reads,
+            max_res_rd_atom: limits.reads * limits.qps,
+            atomic_cap: sys::ib_atomic_cap_IB_ATOMIC_NONE,
+            max_pkeys: 1,
+            local_ca_ack_delay: 15,
+            device_cap_flags: sys::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_RC_RNR_NAK_GEN as u64,
+            ..Default::default()
+        };
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn query_port(
+    device: *mut sys::ib_device,
+    _port: u32,
+    attr: *mut sys::ib_port_attr,
+) -> c_int {
+    // SAFETY: see the module's common ground.
+    let (hca, attr) = unsafe { (hca(device), &mut *attr) };
+    let port = hca.port();
+    let (speed, width) = port.ib_speed_and_width();
+    *attr = sys::ib_port_attr {
+        state: if port.active {
+            sys::ib_port_state_IB_PORT_ACTIVE
+        } else {
+            sys::ib_port_state_IB_PORT_DOWN
+        },
+        phys_state: if port.active {
+            sys::ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_UP as u8
+        } else {
+            sys::ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED as u8
+        },
+        max_mtu: sys::ib_mtu_IB_MTU_4096,
+        active_mtu: sys::ib_mtu_IB_MTU_4096,
+        phys_mtu: 4096,
+        gid_tbl_len: GID_TABLE,
+        pkey_tbl_len: 1,
+        max_msg_sz: crate::proto::rc::MAX_MESSAGE,
+        max_vl_num: 1,
+        active_width: width,
+        active_speed: speed,
+        ..Default::default()
+    };
+    attr.set_ip_gids(1);
+    0
+}
+
+/// Entries of the GID table, which the core keeps.
+const GID_TABLE: c_int = 64;
+
+unsafe extern "C" fn get_port_immutable(
+    _device: *mut sys::ib_device,
+    _port: u32,
+    immutable: *mut sys::ib_port_immutable,
+) -> c_int {
+    // SAFETY: see the module's common ground.
+    let immutable = unsafe { &mut *immutable };
+    immutable.pkey_tbl_len = 1;
+    immutable.gid_tbl_len = GID_TABLE;
+    // RoCE v2 without management datagrams, hence without a connection manager.
+    immutable.core_cap_flags = sys::RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP
+        | sys::RDMA_CORE_CAP_ETH_AH
+        | sys::RDMA_CORE_CAP_AF_IB;
+    0
+}
+
+unsafe extern "C" fn get_link_layer(_: *mut sys::ib_device, _port: u32) -> sys::rdma_link_layer {
+    sys::rdma_link_layer_IB_LINK_LAYER_ETHERNET
+}
+
+unsafe extern "C" fn query_pkey(
+    _device: *mut sys::ib_device,
+    _port: u32,
+    index: u16,
+    pkey: *mut u16,
+) -> c_int {
+    if index != 0 {
+        return EINVAL.to_errno();
+    }
+    // SAFETY: see the module's common ground. The default partition, full member (IBTA 10.9.1.2).
+    unsafe { *pkey = 0xffff };
+    0
+}
+
+unsafe extern "C" fn alloc_ucontext(
+    _context: *mut sys::ib_ucontext,
+    udata: *mut sys::ib_udata,
+) -> c_int {
+    let response = crate::verbs::ucontext_response();
+    // SAFETY: `udata` is valid; the structure is plain data of that size.
+    unsafe { sys::tbrdma_copy_to_udata(udata, ptr::from_ref(&response).cast(), size_of_val(&response)) }
+}
+
+unsafe extern "C" fn dealloc_ucontext(_context: *mut sys::ib_ucontext) {}
+
+/// Nothing of ours is mapped into a user's process, so there is nothing to tear out of it.
+unsafe extern "C" fn disassociate_ucontext(_context: *mut sys::ib_ucontext) {}
+
+unsafe extern "C" fn alloc_pd(pd: *mut sys::ib_pd, udata: *mut sys::ib_udata) -> c_int {
+    from_result(|| {
+        // SAFETY: see the module's common ground; the core allocated `size_ib_pd` bytes.
+        unsafe {
+            no_udata(udata)?;
+            (*pd.cast::<Pd>()).number = hca((*pd).device).new_pd()?;
+        }
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn dealloc_pd(pd: *mut sys::ib_pd, _udata: *mut sys::ib_udata) -> c_int {
+    // SAFETY: see the module's common ground.
+    unsafe { hca((*pd).device) }.drop_pd();
+    0
+}
+
+unsafe extern "C" fn create_cq(
+    cq: *mut sys::ib_cq,
+    attr: *const sys::ib_cq_init_attr,
+    _attrs: *mut sys::uverbs_attr_bundle,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: see the module's common ground.
+        let (hca, attr) = unsafe { (hca((*cq).device), &*attr) };
+        if attr.flags != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        // SAFETY: valid until `destroy_cq` returns, which closes the gate.
+        let core = unsafe { CoreCq::new(NonNull::new(cq).ok_or(EINVAL)?) };
+        let new = Cq::new(hca, core, attr.cqe)?;
+        // SAFETY: the core allocated `size_ib_cq` bytes.
+        unsafe {
+            (*cq).cqe = attr.cqe as c_int;
+            (*cq.cast::<CqObject>()).cq = Arc::into_raw(new);
+        }
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn destroy_cq(cq: *mut sys::ib_cq, _udata: *mut sys::ib_udata) -> c_int {
+    // SAFETY: created by `create_cq`; last use of the counted pointer.
+    unsafe { Arc::from_raw((*cq.cast::<CqObject>()).cq) }.destroy();
+    0
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut sys::ib_cq, num: c_int, wc: *mut sys::ib_wc) -> c_int {
+    // SAFETY: see the module's common ground.
+    let queue = unsafe { cq_of(cq) };
+    let mut n = 0;
+    while n < num {
+        let Some(done) = queue.poll() else { break };
+        // SAFETY: the caller gives room for `num` entries.
+        unsafe { wc.add(n as usize).write(wc_of(&done)) };
+        n += 1;
+    }
+    n
+}
+
+fn wc_of(done: &WorkCompletion) -> sys::ib_wc {
+    let mut wc = sys::ib_wc {
+        status: done.status as sys::ib_wc_status,
+        opcode: done.opcode as sys::ib_wc_opcode,
+        byte_len: done.byte_len,
+        qp: done.qp.as_ptr(),
+        src_qp: done.src_qp,
+        port_num: 1,
+        ..Default::default()
+    };
+    // SAFETY: both members of the union are plain numbers.
+    unsafe { *wc.__bindgen_anon_1.wr_id.as_mut() = done.wr_id };
+    if let Some(imm) = done.imm {
+        wc.wc_flags = sys::ib_wc_flags_IB_WC_WITH_IMM as c_int;
+        // SAFETY: as above.
+        unsafe { *wc.ex.imm_data.as_mut() = imm };
+    }
+    wc
+}
+
+unsafe extern "C" fn req_notify_cq(cq: *mut sys::ib_cq, flags: sys::ib_cq_notify_flags) -> c_int {
+    // SAFETY: see the module's common ground.
+    let queue = unsafe { cq_of(cq) };
+    let solicited_only = flags & sys::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
+        == sys::ib_cq_notify_flags_IB_CQ_SOLICITED;
+    let not_empty = queue.arm(solicited_only);
+    c_int::from(not_empty && flags & sys::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0)
+}
+
+fn set_caps(cap: &mut sys::ib_qp_cap, caps: &QpCaps) {
+    cap.max_send_wr = caps.send_wr;
+    cap.max_recv_wr = caps.recv_wr;
+    cap.max_send_sge = caps.send_sge;
+    cap.max_recv_sge = caps.recv_sge;
+    cap.max_inline_data = caps.inline;
+}
+
+unsafe extern "C" fn create_qp(
+    qp: *mut sys::ib_qp,
+    init: *mut sys::ib_qp_init_attr,
+    udata: *mut sys::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: see the module's common ground.
+        let (hca, init, pd) = unsafe { (hca((*qp).device), &mut *init, (*qp).pd) };
+        // SAFETY: as above.
+        unsafe { no_udata(udata)? };
+        if init.qp_type != sys::ib_qp_type_IB_QPT_RC || init.create_flags != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        if !init.srq.is_null() {
+            return Err(EOPNOTSUPP);
+        }
+        if init.send_cq.is_null() || init.recv_cq.is_null() || pd.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: the queues are alive; the PD is one of ours.
+        let (send_cq, recv_cq, pd) = unsafe {
+            (
+                Arc::from(cq_of(init.send_cq)),
+                Arc::from(cq_of(init.recv_cq)),
+                (*pd.cast::<Pd>()).number,
+            )
+        };
+        // SAFETY: valid until `destroy_qp` returns.
+        let core = unsafe { CoreQp::new(NonNull::new(qp).ok_or(EINVAL)?) };
+        let caps = QpCaps {
+            send_wr: init.cap.max_send_wr,
+            recv_wr: init.cap.max_recv_wr,
+            send_sge: init.cap.max_send_sge,
+            recv_sge: init.cap.max_recv_sge,
+            inline: init.cap.max_inline_data,
+        };
+        let new = Qp::new(QpNew {
+            hca: hca.into(),
+            core,
+            pd,
+            send_cq,
+            recv_cq,
+            caps,
+            signal_all: init.sq_sig_type == sys::ib_sig_type_IB_SIGNAL_ALL_WR,
+            user: !udata.is_null(),
+        })?;
+        set_caps(&mut init.cap, &new.caps());
+        // SAFETY: the core allocated `size_ib_qp` bytes.
+        unsafe {
+            (*qp).qp_num = new.number();
+            (*qp.cast::<QpObject>()).qp = Arc::into_raw(new);
+        }
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn modify_qp(
+    qp: *mut sys::ib_qp,
+    attr: *mut sys::ib_qp_attr,
+    mask: c_int,
+    udata: *mut sys::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: see the module's common ground.
+        let (queue, attr) = unsafe {
+            no_udata(udata)?;
+            (qp_of(qp), &*attr)
+        };
+        let mask = mask as u32;
+        let given = |bit: sys::ib_qp_attr_mask| mask & bit != 0;
+        if mask & !sys::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let next = given(sys::ib_qp_attr_mask_IB_QP_STATE)
+            .then(|| QpState::from_raw(attr.qp_state).ok_or(EINVAL))
+            .transpose()?;
+        let assumed = given(sys::ib_qp_attr_mask_IB_QP_CUR_STATE)
+            .then(|| QpState::from_raw(attr.cur_qp_state).ok_or(EINVAL))
+            .transpose()?;
+        let mac = if given(sys::ib_qp_attr_mask_IB_QP_AV) {
+            if attr.ah_attr.type_ != sys::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
+                return Err(EINVAL);
+            }
+            // SAFETY: the type says that the RoCE member is the valid one.
+            Some(unsafe { attr.ah_attr.__bindgen_anon_1.roce.as_ref().dmac })
+        } else {
+            None
+        };
+        let allowed = |from: QpState, to: QpState| {
+            // SAFETY: plain values.
+            unsafe {
+                sys::ib_modify_qp_is_ok(
+                    from as sys::ib_qp_state,
+                    to as sys::ib_qp_state,
+                    sys::ib_qp_type_IB_QPT_RC,
+                    mask,
+                )
+            }
+        };
+        let some = |bit, value: u32| given(bit).then_some(value);
+        let wanted = QpMask {
+            state: next,
+            assumed,
+            mac,
+            access: some(sys::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS, attr.qp_access_flags as u32),
+            dest_qpn: some(sys::ib_qp_attr_mask_IB_QP_DEST_QPN, attr.dest_qp_num),
+            path_mtu: some(sys::ib_qp_attr_mask_IB_QP_PATH_MTU, attr.path_mtu),
+            rq_psn: some(sys::ib_qp_attr_mask_IB_QP_RQ_PSN, attr.rq_psn),
+            sq_psn: some(sys::ib_qp_attr_mask_IB_QP_SQ_PSN, attr.sq_psn),
+            max_rd_atomic: some(sys::ib_qp_attr_mask_IB_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic.into()),
+            max_dest_rd_atomic: some(
+                sys::ib_qp_attr_mask_IB_QP_MAX_DEST_RD_ATOMIC,
+                attr.max_dest_rd_atomic.into(),
+            ),
+            min_rnr_timer: some(sys::ib_qp_attr_mask_IB_QP_MIN_RNR_TIMER, attr.min_rnr_timer.into()),
+            timeout: some(sys::ib_qp_attr_mask_IB_QP_TIMEOUT, attr.timeout.into()),
+            retry_cnt: some(sys::ib_qp_attr_mask_IB_QP_RETRY_CNT, attr.retry_cnt.into()),
+            rnr_retry: some(sys::ib_qp_attr_mask_IB_QP_RNR_RETRY, attr.rnr_retry.into()),
+        };
+        queue.modify(&wanted, allowed)?;
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn query_qp(
+    qp: *mut sys::ib_qp,
+    attr: *mut sys::ib_qp_attr,
+    _mask: c_int,
+    init: *mut sys::ib_qp_init_attr,
+) -> c_int {
+    // SAFETY: see the module's common ground.
+    let (queue, attr, init) = unsafe { (qp_of(qp), &mut *attr, &mut *init) };
+    let (state, now): (QpState, QpAttributes) = queue.query();
+    let caps = queue.caps();
+    attr.qp_state = state as sys::ib_qp_state;
+    attr.cur_qp_state = state as sys::ib_qp_state;
+    attr.path_mtu = now.path_mtu;
+    attr.path_mig_state = sys::ib_mig_state_IB_MIG_MIGRATED;
+    attr.rq_psn = now.rq_psn;
+    attr.sq_psn = now.sq_psn;
+    attr.dest_qp_num = now.dest_qpn;
+    attr.qp_access_flags = now.access as c_int;
+    attr.max_rd_atomic = now.max_rd_atomic as u8;
+    attr.max_dest_rd_atomic = now.max_dest_rd_atomic as u8;
+    attr.min_rnr_timer = now.min_rnr_timer as u8;
+    attr.port_num = 1;
+    attr.timeout = now.timeout as u8;
+    attr.retry_cnt = now.retry_cnt as u8;
+    attr.rnr_retry = now.rnr_retry as u8;
+    set_caps(&mut attr.cap, &caps);
+    set_caps(&mut init.cap, &caps);
+    init.sq_sig_type = if queue.signals_all() {
+        sys::ib_sig_type_IB_SIGNAL_ALL_WR
+    } else {
+        sys::ib_sig_type_IB_SIGNAL_REQ_WR
+    };
+    0
+}
+
+unsafe extern "C" fn destroy_qp(qp: *mut sys::ib_qp, _udata: *mut sys::ib_udata) -> c_int {
+    // SAFETY: created by `create_qp`; last use of the counted pointer.
+    unsafe { Arc::from_raw((*qp.cast::<QpObject>()).qp) }.destroy();
+    0
+}
+
+/// # Safety
+///
+/// `list` points at `num` elements, for the lifetime chosen.
+unsafe fn sges<'a>(list: *const sys::ib_sge, num: c_int) -> Result<&'a [Sge]> {
+    let num = usize::try_from(num).map_err(|_| EINVAL)?;
+    if num == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: `Sge` has the layout of `ib_sge` (asserted beside it).
+    Ok(unsafe { core::slice::from_raw_parts(list.cast::<Sge>(), num) })
+}
+
+/// # Safety
+///
+/// `wr` is a valid work request of an RC QP, for the lifetime chosen.
+unsafe fn send_request<'a>(wr: *const sys::ib_send_wr) -> Result<SendRequest<'a>> {
+    // SAFETY: as required; the unions are plain data.
+    let (wr_ref, imm, wr_id) = unsafe {
+        (
+            &*wr,
+            *(*wr).ex.imm_data.as_ref(),
+            *(*wr).__bindgen_anon_1.wr_id.as_ref(),
+        )
+    };
+    let (opcode, remote) = match wr_ref.opcode {
+        sys::ib_wr_opcode_IB_WR_SEND => (Opcode::Send, false),
+        sys::ib_wr_opcode_IB_WR_SEND_WITH_IMM => (Opcode::SendImm, false),
+        sys::ib_wr_opcode_IB_WR_RDMA_WRITE => (Opcode::Write, true),
+        sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => (Opcode::WriteImm, true),
+        sys::ib_wr_opcode_IB_WR_RDMA_READ => (Opcode::Read, true),
+        _ => return Err(EOPNOTSUPP),
+    };
+    let (raddr, rkey) = if remote {
+        // SAFETY: these opcodes come in a `struct ib_rdma_wr`, whose first field is the request.
+        unsafe {
+            let rdma = wr.cast::<sys::ib_rdma_wr>();
+            ((*rdma).remote_addr, (*rdma).rkey)
+        }
+    } else {
+        (0, 0)
+    };
+    let flag = |bit: sys::ib_send_flags| wr_ref.send_flags & bit as c_int != 0;
+    Ok(SendRequest {
+        wr_id,
+        opcode,
+        signaled: flag(sys::ib_send_flags_IB_SEND_SIGNALED),
+        solicited: flag(sys::ib_send_flags_IB_SEND_SOLICITED),
+        fence: flag(sys::ib_send_flags_IB_SEND_FENCE),
+        inline: flag(sys::ib_send_flags_IB_SEND_INLINE),
+        imm,
+        raddr,
+        rkey,
+        // SAFETY: the request says how many there are.
+        sges: unsafe { sges(wr_ref.sg_list, wr_ref.num_sge)? },
+    })
+}
+
+unsafe extern "C" fn post_send(
+    qp: *mut sys::ib_qp,
+    mut wr: *const sys::ib_send_wr,
+    bad: *mut *const sys::ib_send_wr,
+) -> c_int {
+    // SAFETY: see the module's common ground.
+    let queue = unsafe { qp_of(qp) };
+    let mut result = 0;
+    while !wr.is_null() {
+        // SAFETY: an element of the caller's list.
+        let posted = unsafe { send_request(wr) }.and_then(|r| queue.post_send(&r, copy_inline));
+        if let Err(error) = posted {
+            // SAFETY: the caller gives a place for it.
+            unsafe { *bad = wr };
+            result = error.to_errno();
+            break;
+        }
+        // SAFETY: an element of the caller's list.
+        wr = unsafe { (*wr).next };
+    }
+    // What was posted before a bad request goes out all the same.
+    Qp::transmit(&queue.into());
+    result
+}
+
+/// Copies inline data: from the calling process if the QP is a user's, else from the kernel.
+fn copy_inline(user: bool, addr: u64, to: &mut [u8]) -> Result {
+    if user {
+        // SAFETY: `to` is writable for its length; the source is checked by the copy.
+        let failed = unsafe { sys::tbrdma_copy_from_user(to.as_mut_ptr().cast::<c_void>(), addr, to.len()) };
+        return kernel::error::to_result(failed);
+    }
+    // SAFETY: a kernel consumer gives the kernel address of readable bytes (ib_verbs.h, IB_SEND_INLINE).
+    unsafe { ptr::copy_nonoverlapping(addr as *const u8, to.as_mut_ptr(), to.len()) };
+    Ok(())
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut sys::ib_qp,
+    mut wr: *const sys::ib_recv_wr,
+    bad: *mut *const sys::ib_recv_wr,
+) -> c_int {
+    // SAFETY: see the module's common ground.
+    let queue = unsafe { qp_of(qp) };
+    while !wr.is_null() {
+        // SAFETY: an element of the caller's list.
+        let request = unsafe {
+            sges((*wr).sg_list, (*wr).num_sge)
+                .map(|sges| RecvRequest { wr_id: *(*wr).__bindgen_anon_1.wr_id.as_ref(), sges })
+        };
+        if let Err(error) = request.and_then(|r| queue.post_recv(&r)) {
+            // SAFETY: the caller gives a place for it.
+            unsafe { *bad = wr };
+            return error.to_errno();
+        }
+        // SAFETY: an element of the caller's list.
+        wr = unsafe { (*wr).next };
+    }
+    0
+}
+
+unsafe extern "C" fn reg_user_mr(
+    pd: *mut sys::ib_pd,
+    start: u64,
+    length: u64,
+    virt: u64,
+    access: c_int,
+    dmah: *mut sys::ib_dmah,
+    udata: *mut sys::ib_udata,
+) -> *mut sys::ib_mr {
+    let register = || -> Result<*mut sys::ib_mr> {
+        // SAFETY: see the module's common ground.
+        let (hca, pd_number) = unsafe {
+            no_udata(udata)?;
+            (hca((*pd).device), (*pd.cast::<Pd>()).number)
+        };
+        if !dmah.is_null() {
+            return Err(EOPNOTSUPP);
+        }
+        let access = Access::from_raw(access as u32)?;
+        let mut object = KBox::<MrObject>::new_uninit(GFP_KERNEL)?;
+        let mr = Mr::register(hca, pd_number, start, length, virt, access)?;
+        let key = mr.key();
+        let raw = object.as_mut_ptr();
+        // SAFETY: room for the object; an all-zero `ib_mr` is what the core expects.
+        unsafe {
+            (&raw mut (*raw).ib).write_bytes(0, 1);
+            (&raw mut (*raw).mr).write(mr);
+            (*raw).ib.lkey = key;
+            (*raw).ib.rkey = key;
+            (*raw).ib.iova = virt;
+            (*raw).ib.length = length;
+        }
+        // SAFETY: both fields were written.
+        let object = unsafe { object.assume_init() };
+        Ok(KBox::into_raw(object).cast())
+    };
+    match register() {
+        Ok(mr) => mr,
+        Err(error) => error.to_ptr(),
+    }
+}
+
+unsafe extern "C" fn dereg_mr(mr: *mut sys::ib_mr, _udata: *mut sys::ib_udata) -> c_int {
+    // SAFETY: from `reg_user_mr`; last use.
+    let object = unsafe { KBox::from_raw(mr.cast::<MrObject>()) };
+    object.mr.deregister();
+    0
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The verbs: what a program sees of the HCA.
+//!
+//! - [`Hca`]: the one device of this host; knows all objects and takes the frames of all peers
+//! - [`qp`]: queue pairs, around the state machines of `proto::rc`
+//! - [`cq`], [`mr`]: completion queues, memory regions
+//!
+//! # Locks
+//!
+//! A QP's lock is the outermost spinlock. Inside it: the tables, the lists of [`lists`], a CQ's
+//! lock, and whatever `Peer::send` takes. No two QP locks are ever held at once. Consumers are
+//! notified with no lock held.
+
+mod acks;
+pub(crate) mod cq;
+mod limits;
+mod lists;
+pub(crate) mod mr;
+mod port;
+pub(crate) mod qp;
+mod table;
+
+pub(crate) use limits::LIMITS;
+pub(crate) use port::Port;
+
+use crate::link::{Links, Peer, Upcalls};
+use crate::thunderbolt::os::Workqueue;
+use crate::proto::frame::{Header, Opcode};
+use crate::proto::rc::{AckEntries, AckEntry};
+use crate::rdma::device::IbDevice;
+use crate::uapi::AllocUcontextResp;
+use kernel::prelude::*;
+use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
+use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
+use limits::Count;
+use lists::QpList;
+use mr::Mr;
+use qp::Qp;
+use table::Table;
+
+/// The host channel adapter.
+#[pin_data]
+pub(crate) struct Hca {
+    pub(crate) device: Arc<IbDevice>,
+    /// Programs know of the device.
+    registered: Atomic<u32>,
+    #[pin]
+    links: SpinLock<Option<Arc<Links>>>,
+    #[pin]
+    qps: Table<Qp>,
+    #[pin]
+    mrs: Table<Mr>,
+    qp_count: Count,
+    cq_count: Count,
+    mr_count: Count,
+    pd_count: Count,
+    next_pd: Atomic<u32>,
+    /// QPs that wait for room to send.
+    #[pin]
+    blocked: QpList,
+    /// QPs that owe their peer an acknowledgement.
+    #[pin]
+    owing: QpList,
+    /// Answers on behalf of QPs that cannot give them: peer and entry.
+    #[pin]
+    answers: Mutex<KVec<(u32, AckEntry)>>,
+    /// Frames of this device that no QP wanted, and acknowledgements that made no sense.
+    stray_frames: Atomic<u64>,
+    /// Timers and long transmissions of QPs.
+    queue: Workqueue,
+}
+
+/// Answers kept for one flush; a peer that provokes more does not get them all.
+const MAX_ANSWERS: usize = 256;
+
+impl Hca {
+    /// An HCA without peers.
+    pub(crate) fn new(device: Arc<IbDevice>) -> Result<Arc<Self>> {
+        let answers = KVec::with_capacity(MAX_ANSWERS, GFP_KERNEL)?;
+        let queue = Workqueue::new(c"tbrdma_qp", true)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                device,
+                registered: Atomic::new(0),
+                links <- new_spinlock!(None, "tbrdma_hca_links"),
+                qps <- Table::new(0xff_ffff, LOWEST_QPN),
+                mrs <- Table::new(u32::MAX, 1),
+                qp_count: Count::new(),
+                cq_count: Count::new(),
+                mr_count: Count::new(),
+                pd_count: Count::new(),
+                next_pd: Atomic::new(0),
+                blocked <- QpList::new(),
+                owing <- QpList::new(),
+                answers <- new_mutex!(answers, "tbrdma_answers"),
+                stray_frames: Atomic::new(0),
+                queue,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Connects the HCA with the peers below it, or (with `None`) parts them.
+    pub(crate) fn set_links(&self, links: Option<Arc<Links>>) {
+        let old = core::mem::replace(&mut *self.links.lock(), links);
+        drop(old);
+    }
+
+    fn links(&self) -> Option<Arc<Links>> {
+        self.links.lock().clone()
+    }
+
+    /// From now on (or no longer) events reach the core.
+    pub(crate) fn set_registered(&self, registered: bool) {
+        self.registered.store(u32::from(registered), Release);
+    }
+
+    /// State and speed of the port.
+    pub(crate) fn port(&self) -> Port {
+        Port::new(self.links().map(|links| links.port()))
+    }
+
+    /// EUI-64 of the host's MAC address (IBTA 1.7, 4.1.1), big-endian.
+    pub(crate) fn guid(&self) -> [u8; 8] {
+        let [a, b, c, d, e, f] = self.links().map_or([0; 6], |links| links.identity().mac);
+        [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+    }
+
+    /// [`guid`](Self::guid) as the core's `__be64`.
+    pub(crate) fn node_guid(&self) -> u64 {
+        u64::from_ne_bytes(self.guid())
+    }
+
+    /// Number for a new protection domain.
+    pub(crate) fn new_pd(&self) -> Result<u32> {
+        self.pd_count.take(LIMITS.pds)?;
+        Ok(self.next_pd.fetch_add(1, Relaxed))
+    }
+
+    /// A protection domain is gone.
+    pub(crate) fn drop_pd(&self) {
+        self.pd_count.give();
+    }
+
+    fn stray(&self) {
+        self.stray_frames.fetch_add(1, Relaxed);
+    }
+
+    /// Frames that no QP wanted.
+    pub(crate) fn stray_frames(&self) -> u64 {
+        self.stray_frames.load(Relaxed)
+    }
+}
+
+/// QP numbers 0 and 1 are the management QPs (IBTA 1.7, 3.9.1); a few more are left out so that no
+/// QP number looks like a small constant.
+const LOWEST_QPN: u32 = 0x100;
+
+/// What a new user context is told.
+pub(crate) fn ucontext_response() -> AllocUcontextResp {
+    AllocUcontextResp {
+        abi_minor: crate::uapi::ABI_MINOR,
+        features: 0,
+        max_inline: LIMITS.inline,
+        reserved: 0,
+    }
+}
+
+impl Upcalls for Hca {
+    fn deliver(&self, peer: &Arc<Peer>, hdr: &Header, ext: &[u8], payload: &[u8]) {
+        if hdr.opcode == Opcode::QpAck {
+            let mut entries = AckEntries::new(payload);
+            for entry in &mut entries {
+                match self.qps.get(entry.qpn) {
+                    Some(qp) => Qp::on_ack(&qp, peer, &entry),
+                    None => self.stray(),
+                }
+            }
+            if !entries.rest().is_empty() {
+                self.stray();
+            }
+            return;
+        }
+        match self.qps.get(hdr.dqpn) {
+            Some(qp) => Qp::on_frame(&qp, peer, hdr, ext, payload),
+            None => {
+                self.stray();
+                acks::answer_for_missing(self, peer, hdr, ext);
+            }
+        }
+    }
+
+    fn batch_end(&self, peer: &Arc<Peer>) {
+        acks::flush(self, peer);
+    }
+
+    fn tx_ready(&self, peer: &Arc<Peer>) {
+        acks::flush(self, peer);
+        for _ in 0..self.blocked.len() {
+            let Some(qp) = self.blocked.pop_for(peer) else { break };
+            Qp::unblocked(&qp);
+        }
+    }
+
+    fn peer_up(&self, _peer: &Arc<Peer>) {}
+
+    fn peer_down(&self, peer: &Arc<Peer>) {
+        self.qps.for_each(|qp| Qp::peer_lost(qp, peer));
+    }
+
+    fn port_changed(&self) {
+        if self.registered.load(Acquire) != 0 {
+            self.device.port_event(self.port().active);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Memory regions, and the one place where access to memory is decided.
+
+use super::{Hca, LIMITS};
+use crate::rdma::gate::Gate;
+use crate::rdma::memory::Pinned;
+use crate::rdma::Sge;
+use crate::sys;
+use kernel::prelude::*;
+use kernel::sync::{Arc, ArcBorrow};
+
+/// What a region may be used for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// Receives and READ responses may be placed.
+    pub(crate) local_write: bool,
+    /// A peer may write.
+    pub(crate) remote_write: bool,
+    /// A peer may read.
+    pub(crate) remote_read: bool,
+    raw: u32,
+}
+
+impl Access {
+    /// From `enum ib_access_flags`. EOPNOTSUPP for what the device does not have.
+    pub(crate) fn from_raw(raw: u32) -> Result<Self> {
+        let known = sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+            | sys::ib_access_flags_IB_ACCESS_REMOTE_WRITE
+            | sys::ib_access_flags_IB_ACCESS_REMOTE_READ
+            | sys::ib_access_flags_IB_ACCESS_OPTIONAL;
+        if raw & !known != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(Self {
+            local_write: raw & sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE != 0,
+            remote_write: raw & sys::ib_access_flags_IB_ACCESS_REMOTE_WRITE != 0,
+            remote_read: raw & sys::ib_access_flags_IB_ACCESS_REMOTE_READ != 0,
+            raw,
+        })
+    }
+}
+
+/// Why memory is about to be touched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Gather data to send.
+    LocalRead,
+    /// Place a receive or a READ response.
+    LocalWrite,
+    /// A peer's RDMA READ.
+    RemoteRead,
+    /// A peer's RDMA WRITE.
+    RemoteWrite,
+}
+
+/// A registered range of a user's memory.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Mr {
+    hca: Arc<Hca>,
+    pd: u32,
+    key: u32,
+    /// Address of the first byte as work requests name it.
+    virt: u64,
+    length: u64,
+    access: Access,
+    memory: Pinned,
+    #[pin]
+    gate: Gate,
+}
+
+impl Mr {
+    /// Pins `length` bytes at `start` of the calling process and gives them a random key.
+    pub(crate) fn register(
+        hca: ArcBorrow<'_, Hca>,
+        pd: u32,
+        start: u64,
+        length: u64,
+        virt: u64,
+        access: Access,
+    ) -> Result<Arc<Self>> {
+        let size = usize::try_from(length).map_err(|_| EINVAL)?;
+        if size == 0 || virt.checked_add(length).is_none() {
+            return Err(EINVAL);
+        }
+        hca.mr_count.take(LIMITS.mrs)?;
+        let counted = scopeguard(&hca);
+        let memory = Pinned::new(&hca.device, start, size, access.raw as i32)?;
+        let made = hca.mrs.insert(|key| {
+            Arc::pin_init(
+                pin_init!(Self {
+                    hca: hca.into(),
+                    pd,
+                    key,
+                    virt,
+                    length,
+                    access,
+                    memory,
+                    gate <- Gate::new(),
+                }),
+                GFP_KERNEL,
+            )
+        });
+        core::mem::forget(counted);
+        made
+    }
+
+    /// Key, local and remote.
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Ends the region: no access begins after this, none is under way when it returns.
+    pub(crate) fn deregister(&self) {
+        self.hca.mrs.remove(self.key);
+        self.gate.close();
+        self.give_back();
+    }
+
+    fn give_back(&self) {
+        // SAFETY: every access is made inside the gate, which is closed; or nobody knows of the
+        // region yet (`drop`).
+        unsafe { self.memory.release() };
+    }
+
+    /// Offset of an allowed access in the region.
+    fn check(&self, pd: u32, addr: u64, len: usize, purpose: Purpose) -> Result<usize> {
+        let allowed = match purpose {
+            Purpose::LocalRead => true,
+            Purpose::LocalWrite => self.access.local_write,
+            Purpose::RemoteRead => self.access.remote_read,
+            Purpose::RemoteWrite => self.access.remote_write,
+        };
+        let offset = addr.checked_sub(self.virt).ok_or(EACCES)?;
+        let end = offset.checked_add(len as u64).ok_or(EACCES)?;
+        if !allowed || pd != self.pd || end > self.length {
+            return Err(EACCES);
+        }
+        usize::try_from(offset).map_err(|_| EACCES)
+    }
+}
+
+/// Gives the count back unless it is forgotten.
+fn scopeguard<'a>(hca: &'a Hca) -> impl Drop + 'a {
+    struct Counted<'a>(&'a Hca);
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.mr_count.give();
+        }
+    }
+    Counted(hca)
+}
+
+#[pinned_drop]
+impl PinnedDrop for Mr {
+    fn drop(self: Pin<&mut Self>) {
+        self.hca.mr_count.give();
+    }
+}
+
+/// What to do with a piece of memory.
+pub(crate) enum Copy<'a> {
+    /// Memory to buffer.
+    Out(&'a mut [u8]),
+    /// Buffer to memory.
+    In(&'a [u8]),
+    /// Nothing: only find out whether it would be allowed.
+    Check(usize),
+}
+
+impl Hca {
+    /// Accesses memory by key. EACCES: key, range, permission or protection domain do not allow it.
+    pub(crate) fn access(
+        &self,
+        pd: u32,
+        key: u32,
+        addr: u64,
+        purpose: Purpose,
+        copy: Copy<'_>,
+    ) -> Result {
+        let mr = self.mrs.get(key).ok_or(EACCES)?;
+        let _inside = mr.gate.enter().ok_or(EACCES)?;
+        match copy {
+            Copy::Out(to) => mr.memory.read(mr.check(pd, addr, to.len(), purpose)?, to),
+            Copy::In(from) => mr.memory.write(mr.check(pd, addr, from.len(), purpose)?, from),
+            Copy::Check(len) => mr.check(pd, addr, len, purpose).map(drop),
+        }
+    }
+
+    /// Gathers `to.len()` bytes from `offset` of the message that `sges` describe.
+    pub(crate) fn gather(&self, pd: u32, sges: &[Sge], offset: usize, to: &mut [u8]) -> Result {
+        let mut rest = to;
+        walk(sges, offset, rest.len(), |key, addr, len| {
+            let (piece, tail) = core::mem::take(&mut rest).split_at_mut(len);
+            rest = tail;
+            self.access(pd, key, addr, Purpose::LocalRead, Copy::Out(piece))
+        })
+    }
+
+    /// Scatters `from` to `offset` of the message that `sges` describe.
+    pub(crate) fn scatter(&self, pd: u32, sges: &[Sge], offset: usize, from: &[u8]) -> Result {
+        let mut rest = from;
+        walk(sges, offset, rest.len(), |key, addr, len| {
+            let (piece, tail) = rest.split_at(len);
+            rest = tail;
+            self.access(pd, key, addr, Purpose::LocalWrite, Copy::In(piece))
+        })
+    }
+}
+
+/// Calls `each(key, address, bytes)` for the pieces of [offset, offset + length) of a message.
+fn walk(
+    sges: &[Sge],
+    offset: usize,
+    length: usize,
+    mut each: impl FnMut(u32, u64, usize) -> Result,
+) -> Result {
+    let mut skip = offset;
+    let mut left = length;
+    for sge in sges {
+        if left == 0 {
+            break;
+        }
+        let size = sge.length as usize;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let len = (size - skip).min(left);
+        let addr = sge.addr.checked_add(skip as u64).ok_or(EACCES)?;
+        each(sge.lkey, addr, len)?;
+        left -= len;
+        skip = 0;
+    }
+    if left > 0 {
+        return Err(EMSGSIZE);
+    }
+    Ok(())
+}

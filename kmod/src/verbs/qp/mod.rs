@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Queue pairs.
+//!
+//! - this file: what a QP consists of, how it begins and ends
+//! - [`modify`]: states and attributes
+//! - [`post`]: work requests come in
+//! - [`transmit`]: frames go out
+//! - [`receive`]: frames come in
+
+mod modify;
+mod post;
+mod receive;
+mod transmit;
+
+pub(crate) use modify::{QpAttributes, QpMask, QpState};
+pub(crate) use post::{Opcode, RecvRequest, SendRequest};
+
+use super::cq::{Cq, Wake, WcOpcode, WcStatus, WorkCompletion};
+use super::{acks, Hca, LIMITS};
+use crate::thunderbolt::os::{cancel_sync, now_us};
+use crate::link::Peer;
+use crate::proto::rc::{AckEntry, NakCode, Requester, Responder, Syndrome, Wqe};
+use crate::rdma::event::CoreQp;
+use crate::rdma::gate::Gate;
+use crate::rdma::Sge;
+use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::{new_spinlock, Arc, SpinLock};
+use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, WorkItem};
+
+/// Sizes of a QP's queues.
+#[derive(Clone, Copy)]
+pub(crate) struct QpCaps {
+    /// Send work requests; a power of two.
+    pub(crate) send_wr: u32,
+    /// Receive work requests; a power of two.
+    pub(crate) recv_wr: u32,
+    /// Elements of a send.
+    pub(crate) send_sge: u32,
+    /// Elements of a receive.
+    pub(crate) recv_sge: u32,
+    /// Inline bytes of a send.
+    pub(crate) inline: u32,
+}
+
+impl QpCaps {
+    /// What is given for what was asked; EINVAL if it is more than the device has.
+    fn grant(self) -> Result<Self> {
+        let fits = self.send_wr <= LIMITS.work_requests
+            && self.recv_wr <= LIMITS.work_requests
+            && self.send_sge <= LIMITS.sges
+            && self.recv_sge <= LIMITS.sges
+            && self.inline <= LIMITS.inline;
+        if !fits {
+            return Err(EINVAL);
+        }
+        Ok(Self {
+            send_wr: self.send_wr.max(1).next_power_of_two(),
+            recv_wr: self.recv_wr.max(1).next_power_of_two(),
+            send_sge: self.send_sge.max(1),
+            recv_sge: self.recv_sge.max(1),
+            inline: self.inline,
+        })
+    }
+}
+
+/// What a new QP is made of.
+pub(crate) struct QpNew {
+    pub(crate) hca: Arc<Hca>,
+    pub(crate) core: CoreQp,
+    pub(crate) pd: u32,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) caps: QpCaps,
+    pub(crate) signal_all: bool,
+    pub(crate) user: bool,
+}
+
+/// A send work request beyond what the wire is concerned with.
+#[derive(Clone, Copy, Default)]
+struct SendInfo {
+    wr_id: u64,
+    sges: u32,
+    inline: bool,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, Default)]
+struct RecvInfo {
+    wr_id: u64,
+    sges: u32,
+    /// Bytes it can take.
+    room: u64,
+}
+
+/// The memory of the queues. All are fixed arrays from creation to destruction.
+#[derive(Default)]
+struct Queues {
+    sq: KVVec<Wqe>,
+    sq_info: KVVec<SendInfo>,
+    /// `caps.send_sge` for each entry.
+    sq_sges: KVVec<Sge>,
+    /// `caps.inline` bytes for each entry.
+    sq_inline: KVVec<u8>,
+    rq: KVVec<RecvInfo>,
+    /// `caps.recv_sge` for each entry.
+    rq_sges: KVVec<Sge>,
+}
+
+impl Queues {
+    fn new(caps: &QpCaps) -> Result<Self> {
+        let (send, recv) = (caps.send_wr as usize, caps.recv_wr as usize);
+        let (send_sge, recv_sge) = (caps.send_sge as usize, caps.recv_sge as usize);
+        Ok(Self {
+            sq: KVVec::from_elem(Wqe::default(), send, GFP_KERNEL)?,
+            sq_info: KVVec::from_elem(SendInfo::default(), send, GFP_KERNEL)?,
+            sq_sges: KVVec::from_elem(Sge::default(), send * send_sge, GFP_KERNEL)?,
+            sq_inline: KVVec::from_elem(0, send * caps.inline as usize, GFP_KERNEL)?,
+            rq: KVVec::from_elem(RecvInfo::default(), recv, GFP_KERNEL)?,
+            rq_sges: KVVec::from_elem(Sge::default(), recv * recv_sge, GFP_KERNEL)?,
+        })
+    }
+
+    /// Elements of the send in `slot`.
+    fn send_sges(&self, caps: &QpCaps, slot: usize) -> &[Sge] {
+        let count = self.sq_info.get(slot).map_or(0, |info| info.sges as usize);
+        let from = slot * caps.send_sge as usize;
+        self.sq_sges.get(from..from + count).unwrap_or(&[])
+    }
+
+    /// Inline room of the send in `slot`.
+    fn inline_range(caps: &QpCaps, slot: usize) -> core::ops::Range<usize> {
+        let size = caps.inline as usize;
+        slot * size..(slot + 1) * size
+    }
+
+    /// Elements of the receive in `slot`.
+    fn recv_sges(&self, caps: &QpCaps, slot: usize) -> &[Sge] {
+        let count = self.rq.get(slot).map_or(0, |info| info.sges as usize);
+        let from = slot * caps.recv_sge as usize;
+        self.rq_sges.get(from..from + count).unwrap_or(&[])
+    }
+}
+
+/// What the QP's lock protects.
+struct Inner {
+    state: QpState,
+    attributes: QpAttributes,
+    /// Chosen when the QP becomes ready to receive.
+    peer: Option<Arc<Peer>>,
+    requester: Requester,
+    responder: Responder,
+    queues: Queues,
+    /// Oldest receive, and one past the newest.
+    rq_head: u32,
+    rq_tail: u32,
+    /// In [`Hca::blocked`] or about to be looked at by whoever took it from there.
+    blocked: bool,
+    /// In [`Hca::owing`], likewise.
+    owing: bool,
+}
+
+impl Inner {
+    fn receive_posted(&self) -> bool {
+        self.rq_head != self.rq_tail
+    }
+
+    fn recv_slot(&self, index: u32) -> usize {
+        index as usize & self.queues.rq.len().wrapping_sub(1)
+    }
+
+    fn send_slot(&self, msn: u32) -> usize {
+        msn as usize & self.queues.sq.len().wrapping_sub(1)
+    }
+}
+
+/// Notifications to give once the QP's lock is dropped.
+#[derive(Default)]
+struct Wakes {
+    send: Wake,
+    recv: Wake,
+}
+
+/// `peer` of a QP that is not connected.
+const NO_PEER: u64 = u64::MAX;
+
+/// A queue pair.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Qp {
+    number: u32,
+    hca: Arc<Hca>,
+    core: CoreQp,
+    pd: u32,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    caps: QpCaps,
+    signal_all: bool,
+    user: bool,
+    /// Id of the peer, for the lists, whose locks are inside the QP's.
+    peer: Atomic<u64>,
+    #[pin]
+    gate: Gate,
+    #[pin]
+    inner: SpinLock<Inner>,
+    /// Goes on transmitting: after an RNR pause, or after a burst.
+    #[pin]
+    timer: DelayedWork<Qp, TIMER>,
+}
+
+const TIMER: u64 = 1;
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self, 1> for Qp { self.timer }
+}
+
+impl WorkItem<TIMER> for Qp {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        Qp::transmit(&this);
+    }
+}
+
+impl Qp {
+    /// Makes a QP in the RESET state.
+    pub(crate) fn new(new: QpNew) -> Result<Arc<Self>> {
+        let caps = new.caps.grant()?;
+        let hca = new.hca.clone();
+        hca.qp_count.take(LIMITS.qps)?;
+        let made = Self::allocate(new, caps);
+        if made.is_err() {
+            hca.qp_count.give();
+        }
+        made
+    }
+
+    fn allocate(new: QpNew, caps: QpCaps) -> Result<Arc<Self>> {
+        let room = new.hca.qp_count.get() as usize;
+        new.hca.blocked.reserve(room)?;
+        new.hca.owing.reserve(room)?;
+        let queues = Queues::new(&caps)?;
+        let attributes = QpAttributes::default();
+        let inner = Inner {
+            state: QpState::Reset,
+            requester: Requester::new(attributes.requester()),
+            responder: attributes.responder(),
+            attributes,
+            peer: None,
+            queues,
+            rq_head: 0,
+            rq_tail: 0,
+            blocked: false,
+            owing: false,
+        };
+        let hca = new.hca.clone();
+        hca.qps.insert(|number| {
+            Arc::pin_init(
+                pin_init!(Self {
+                    number,
+                    hca: new.hca,
+                    core: new.core,
+                    pd: new.pd,
+                    send_cq: new.send_cq,
+                    recv_cq: new.recv_cq,
+                    caps,
+                    signal_all: new.signal_all,
+                    user: new.user,
+                    peer: Atomic::new(NO_PEER),
+                    gate <- Gate::new(),
+                    inner <- new_spinlock!(inner, "tbrdma_qp"),
+                    timer <- new_delayed_work!("tbrdma_qp_timer"),
+                }),
+                GFP_KERNEL,
+            )
+        })
+    }
+
+    /// QP number, 24 bits.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Sizes as granted.
+    pub(crate) fn caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    /// Every send gives a completion.
+    pub(crate) fn signals_all(&self) -> bool {
+        self.signal_all
+    }
+
+    /// Id of the peer it is connected to.
+    pub(super) fn peer_id(&self) -> Option<u32> {
+        u32::try_from(self.peer.load(Relaxed)).ok()
+    }
+
+    /// Ends the QP: after this returned it uses nothing of the core's or of its queues.
+    pub(crate) fn destroy(self: &Arc<Self>) {
+        self.hca.qps.remove(self.number);
+        self.gate.close();
+        cancel_sync::<Self, TIMER>(self);
+        self.hca.blocked.remove(self);
+        self.hca.owing.remove(self);
+        self.last_words();
+        self.send_cq.forget(self.core);
+        self.recv_cq.forget(self.core);
+        // Freed here, where sleeping is allowed, whoever drops the last reference.
+        let (queues, peer) = {
+            let mut inner = self.inner.lock();
+            inner.state = QpState::Err;
+            (core::mem::take(&mut inner.queues), inner.peer.take())
+        };
+        drop((queues, peer));
+    }
+
+    /// An acknowledgement still owed is given all the same: the program that received the message
+    /// may well destroy the QP at once, and the sender must not see a failure for that.
+    fn last_words(&self) {
+        let owed = {
+            let mut inner = self.inner.lock();
+            let qpn = inner.attributes.dest_qpn;
+            let entry = inner.responder.take_ack(qpn);
+            entry.zip(inner.peer.clone())
+        };
+        if let Some((entry, peer)) = owed {
+            acks::answer(&self.hca, &peer, entry);
+            acks::flush(&self.hca, &peer);
+        }
+    }
+
+    /// Puts the QP into the list of those that owe an acknowledgement.
+    fn owe(self: &Arc<Self>, inner: &mut Inner) {
+        if inner.responder.owes_ack() && !inner.owing {
+            inner.owing = true;
+            self.hca.owing.push(self.clone());
+        }
+    }
+
+    /// Takes the acknowledgement that the QP owes; the QP was taken out of the list.
+    pub(super) fn take_ack(&self) -> Option<AckEntry> {
+        let _inside = self.gate.enter()?;
+        let mut inner = self.inner.lock();
+        inner.owing = false;
+        let qpn = inner.attributes.dest_qpn;
+        inner.responder.take_ack(qpn)
+    }
+
+    /// The acknowledgement could not be sent.
+    pub(super) fn restore_ack(this: &Arc<Self>, entry: &AckEntry) {
+        match this.gate.enter() {
+            Some(_inside) => {
+                let mut inner = this.inner.lock();
+                inner.responder.restore_ack(entry);
+                this.owe(&mut inner);
+            }
+            None => {
+                let peer = this.inner.lock().peer.clone();
+                if let Some(peer) = peer {
+                    acks::answer(&this.hca, &peer, *entry);
+                }
+            }
+        }
+    }
+
+    /// The acknowledgement was sent. A refusal ends the QP.
+    pub(super) fn ack_sent(this: &Arc<Self>, entry: &AckEntry) {
+        if !matches!(entry.syndrome, Syndrome::Nak(_)) {
+            return;
+        }
+        let Some(_inside) = this.gate.enter() else { return };
+        let mut wakes = Wakes::default();
+        {
+            let mut inner = this.inner.lock();
+            this.fail(&mut inner, &mut wakes);
+        }
+        this.wake(wakes);
+    }
+
+    /// The peer is lost: everything outstanding ends.
+    pub(super) fn peer_lost(this: &Arc<Self>, peer: &Arc<Peer>) {
+        let Some(_inside) = this.gate.enter() else { return };
+        let mut wakes = Wakes::default();
+        {
+            let mut inner = this.inner.lock();
+            if inner.peer.as_ref().is_some_and(|own| Arc::ptr_eq(own, peer)) {
+                this.fail(&mut inner, &mut wakes);
+            }
+        }
+        this.wake(wakes);
+    }
+
+    /// Enters the error state and flushes both queues, in order (IBTA 1.7, 10.3.1.5).
+    fn fail(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes) {
+        inner.state = QpState::Err;
+        inner.requester.flush();
+        self.complete_sends(inner, wakes);
+        while inner.receive_posted() {
+            self.complete_receive(inner, wakes, WcStatus::Flushed, WcOpcode::Recv, 0, None, false);
+        }
+    }
+
+    /// Reports the sends that ended.
+    fn complete_sends(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes) {
+        let mut failed = false;
+        while let Some(done) = inner.requester.complete(&inner.queues.sq) {
+            let slot = inner.send_slot(done.msn);
+            let (Some(wqe), Some(info)) =
+                (inner.queues.sq.get(slot), inner.queues.sq_info.get(slot))
+            else {
+                break;
+            };
+            let status = post::wc_status(done.status);
+            failed |= status != WcStatus::Success;
+            if status == WcStatus::Success && !wqe.flags.signaled {
+                continue;
+            }
+            let wake = self.send_cq.push(
+                WorkCompletion {
+                    wr_id: info.wr_id,
+                    status,
+                    opcode: post::wc_opcode(wqe.op),
+                    byte_len: wqe.len,
+                    qp: self.core,
+                    src_qp: inner.attributes.dest_qpn,
+                    imm: None,
+                },
+                false,
+            );
+            wakes.send.merge(wake);
+        }
+        if failed && inner.state != QpState::Err {
+            self.fail(inner, wakes);
+        }
+    }
+
+    /// Reports the oldest receive.
+    #[allow(clippy::too_many_arguments)]
+    fn complete_receive(
+        &self,
+        inner: &mut Inner,
+        wakes: &mut Wakes,
+        status: WcStatus,
+        opcode: WcOpcode,
+        byte_len: u32,
+        imm: Option<u32>,
+        solicited: bool,
+    ) {
+        let slot = inner.recv_slot(inner.rq_head);
+        let wr_id = inner.queues.rq.get(slot).map_or(0, |info| info.wr_id);
+        inner.rq_head = inner.rq_head.wrapping_add(1);
+        let wake = self.recv_cq.push(
+            WorkCompletion {
+                wr_id,
+                status,
+                opcode,
+                byte_len,
+                qp: self.core,
+                src_qp: inner.attributes.dest_qpn,
+                imm,
+            },
+            solicited,
+        );
+        wakes.recv.merge(wake);
+    }
+
+    /// Tells the consumers. No lock may be held.
+    fn wake(&self, mut wakes: Wakes) {
+        if Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            wakes.send.merge(wakes.recv);
+            wakes.recv = Wake::default();
+        }
+        self.send_cq.wake(wakes.send);
+        self.recv_cq.wake(wakes.recv);
+    }
+
+    /// Goes on transmitting at `at_us`.
+    fn transmit_at(self: &Arc<Self>, at_us: u64) {
+        let wait_ms = at_us.saturating_sub(now_us()).div_ceil(1000);
+        let wait_ms = u32::try_from(wait_ms).unwrap_or(u32::MAX);
+        self.hca.queue.retime::<Self, TIMER>(self.clone(), wait_ms);
+    }
+
+    /// The QP cannot take the frame: what to tell the requester.
+    fn cannot_receive(state: QpState) -> Syndrome {
+        match state {
+            QpState::Reset | QpState::Init => Syndrome::NotReady,
+            _ => Syndrome::Nak(NakCode::Gone),
+        }
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Qp {
+    fn drop(self: Pin<&mut Self>) {
+        self.hca.qp_count.give();
+    }
+}
