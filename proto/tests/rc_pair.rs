@@ -1,0 +1,559 @@
+//! Two connected QPs over a wire that keeps order: the message layer under random work, random
+//! receive posting, slow connection set-up and refused accesses.
+
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use tbrdma_proto::rc::{
+    AckEntry, Completion, Config, Delivery, Kind, NakCode, Next, Op, Placed, Requester, Responder,
+    RethExt, Segment, SendExt, Status, Step, Wqe, WqeFlags,
+};
+
+/// Payload room of a frame; small, so that short messages have several frames.
+const ROOM: u32 = 64;
+const MEMORY: usize = 4096;
+const SQ: usize = 64;
+const RECV: usize = 1024;
+
+/// A frame on the wire.
+#[derive(Clone, Debug)]
+enum Frame {
+    Request {
+        kind: Kind,
+        imm: bool,
+        segment: Segment,
+        ext: Vec<u8>,
+        data: Vec<u8>,
+    },
+    Response {
+        segment: Segment,
+        data: Vec<u8>,
+    },
+    Ack(AckEntry),
+}
+
+/// One side: a requester with its sends, and a responder with its memory and receives.
+struct Node {
+    requester: Requester,
+    ring: Vec<Wqe>,
+    /// Data of each entry: what is sent, or where a READ lands.
+    data: Vec<Vec<u8>>,
+    completions: Vec<Completion>,
+    responder: Responder,
+    memory: Vec<u8>,
+    ready: bool,
+    receives: VecDeque<Vec<u8>>,
+    received: Vec<(Vec<u8>, Option<u32>)>,
+}
+
+impl Node {
+    fn new(config: Config) -> Self {
+        Self {
+            requester: Requester::new(config),
+            ring: vec![Wqe::default(); SQ],
+            data: vec![Vec::new(); SQ],
+            completions: Vec::new(),
+            responder: Responder::new(4, 1),
+            memory: vec![0; MEMORY],
+            ready: true,
+            receives: VecDeque::new(),
+            received: Vec::new(),
+        }
+    }
+
+    fn post(&mut self, wqe: Wqe, data: Vec<u8>) {
+        let slot = self
+            .requester
+            .post(&mut self.ring, wqe)
+            .expect("the ring has room");
+        self.data[slot] = data;
+    }
+
+    /// The next frame this node wants to send.
+    fn next(&mut self, now: u64) -> Option<Frame> {
+        if let Some(entry) = self.responder.take_ack(1) {
+            return Some(Frame::Ack(entry));
+        }
+        if let Some(read) = self.responder.next_read(ROOM) {
+            let at = read.addr as usize;
+            let data = self.memory[at..at + read.len as usize].to_vec();
+            self.responder.read_sent(&read);
+            let segment = Segment {
+                msn: read.msn,
+                offset: read.offset,
+                len: read.len,
+                first: read.offset == 0,
+                last: read.last,
+            };
+            return Some(Frame::Response { segment, data });
+        }
+        let Next::Frame(segment) = self.requester.next(&self.ring, now, ROOM) else {
+            return None;
+        };
+        let slot = segment.msn as usize % SQ;
+        let wqe = self.ring[slot];
+        let (kind, ext) = match wqe.op {
+            Op::Send | Op::SendImm => (
+                Kind::Send,
+                SendExt {
+                    total: wqe.len,
+                    imm: wqe.imm,
+                    sqpn: 1,
+                }
+                .emit()
+                .to_vec(),
+            ),
+            op => {
+                let kind = if op == Op::Read {
+                    Kind::Read
+                } else {
+                    Kind::Write
+                };
+                let ext = RethExt {
+                    raddr: wqe.raddr,
+                    rkey: wqe.rkey,
+                    total: wqe.len,
+                    imm: wqe.imm,
+                    sqpn: 1,
+                };
+                (kind, ext.emit().to_vec())
+            }
+        };
+        let from = segment.offset as usize;
+        let data = match kind {
+            Kind::Read => Vec::new(),
+            _ => self.data[slot][from..from + segment.len as usize].to_vec(),
+        };
+        self.requester.sent(&self.ring, &segment);
+        Some(Frame::Request {
+            kind,
+            imm: matches!(wqe.op, Op::SendImm | Op::WriteImm),
+            segment,
+            ext: if segment.first { ext } else { Vec::new() },
+            data,
+        })
+    }
+
+    /// Takes a frame; returns an answer that does not come from the responder's state.
+    fn take(&mut self, frame: &Frame, now: u64) -> Option<Frame> {
+        match frame {
+            Frame::Ack(entry) => {
+                assert!(
+                    self.requester.on_ack(&mut self.ring, entry, now),
+                    "{entry:?}"
+                );
+            }
+            Frame::Response { segment, data } => {
+                if let Some(slot) = self.requester.read_slot(&self.ring, segment) {
+                    let at = segment.offset as usize;
+                    self.data[slot][at..at + data.len()].copy_from_slice(data);
+                    self.requester.read_placed(&mut self.ring, segment);
+                }
+            }
+            Frame::Request {
+                kind,
+                imm,
+                segment,
+                ext,
+                data,
+            } => {
+                if !self.ready {
+                    return segment.first.then_some(Frame::Ack(AckEntry {
+                        qpn: 1,
+                        msn: segment.msn,
+                        syndrome: tbrdma_proto::rc::Syndrome::NotReady,
+                    }));
+                }
+                self.execute(*kind, *imm, segment, ext, data);
+            }
+        }
+        while let Some(done) = self.requester.complete(&self.ring) {
+            self.completions.push(done);
+        }
+        None
+    }
+
+    fn execute(&mut self, kind: Kind, imm: bool, segment: &Segment, ext: &[u8], data: &[u8]) {
+        let frame = Delivery {
+            kind,
+            msn: segment.msn,
+            offset: segment.offset,
+            len: data.len() as u32,
+            first: segment.first,
+            last: segment.last,
+            imm,
+            solicited: false,
+            ext,
+        };
+        match self.responder.on_frame(&frame, !self.receives.is_empty()) {
+            Step::Drop | Step::Answer => return,
+            Step::Receive { total, offset } => {
+                let buffer = &mut self.receives[0];
+                assert!(total as usize <= buffer.len());
+                let at = offset as usize;
+                buffer[at..at + data.len()].copy_from_slice(data);
+            }
+            Step::Write { addr, rkey, .. } => {
+                if rkey != KEY {
+                    self.responder.refuse(NakCode::RemoteAccess);
+                    return;
+                }
+                let at = addr as usize;
+                self.memory[at..at + data.len()].copy_from_slice(data);
+            }
+            Step::Read { rkey, .. } => {
+                if rkey != KEY {
+                    self.responder.refuse_read(NakCode::RemoteAccess);
+                }
+                return;
+            }
+        }
+        if let Placed::Receive {
+            total, imm, write, ..
+        } = self.responder.placed(&frame)
+        {
+            let mut buffer = self.receives.pop_front().expect("a receive was claimed");
+            buffer.truncate(if write { 0 } else { total as usize });
+            self.received.push((buffer, imm));
+        }
+    }
+}
+
+const KEY: u32 = 77;
+
+/// What one message should do.
+#[derive(Clone, Debug)]
+struct Message {
+    op: Op,
+    data: Vec<u8>,
+    addr: u64,
+    fence: bool,
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    let op = prop_oneof![
+        Just(Op::Send),
+        Just(Op::SendImm),
+        Just(Op::Write),
+        Just(Op::WriteImm),
+        Just(Op::Read)
+    ];
+    (
+        op,
+        prop::collection::vec(any::<u8>(), 0..300),
+        0..2048u64,
+        any::<bool>(),
+    )
+        .prop_map(|(op, data, addr, fence)| Message {
+            op,
+            data,
+            addr,
+            fence,
+        })
+}
+
+fn wqe(message: &Message, rkey: u32, number: u32) -> Wqe {
+    let flags = WqeFlags {
+        signaled: true,
+        solicited: false,
+        fence: message.fence,
+    };
+    Wqe::new(
+        message.op,
+        flags,
+        message.data.len() as u32,
+        message.addr,
+        rkey,
+        number,
+    )
+}
+
+fn config() -> Config {
+    Config {
+        max_reads: 2,
+        rnr_retry: 7,
+        not_ready_limit_us: None,
+    }
+}
+
+struct Run {
+    a: Node,
+    b: Node,
+    to_a: VecDeque<Frame>,
+    to_b: VecDeque<Frame>,
+    now: u64,
+}
+
+impl Run {
+    fn new(config: Config) -> Self {
+        Self {
+            a: Node::new(config),
+            b: Node::new(config),
+            to_a: VecDeque::new(),
+            to_b: VecDeque::new(),
+            now: 0,
+        }
+    }
+
+    /// Moves until `done`; `choose` picks what happens next out of four.
+    fn until(&mut self, mut choose: impl FnMut() -> u8, done: impl Fn(&Self) -> bool) {
+        for _ in 0..200_000 {
+            if done(self) {
+                return;
+            }
+            self.now += 50;
+            match choose() % 4 {
+                0 => self.to_b.extend(self.a.next(self.now)),
+                1 => self.to_a.extend(self.b.next(self.now)),
+                2 => {
+                    if let Some(frame) = self.to_b.pop_front() {
+                        let answer = self.b.take(&frame, self.now);
+                        self.to_a.extend(answer);
+                    }
+                }
+                _ => {
+                    if let Some(frame) = self.to_a.pop_front() {
+                        self.a.take(&frame, self.now);
+                    }
+                }
+            }
+        }
+        panic!("no progress: {:?} {:?}", self.a.requester, self.b.responder);
+    }
+}
+
+/// A cheap source of choices.
+fn chooser(mut seed: u64) -> impl FnMut() -> u8 {
+    move || {
+        seed = seed
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (seed >> 33) as u8
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Every message is executed once, in order, with its bytes, however late receives are posted
+    /// and however late the responder's QP becomes ready.
+    #[test]
+    fn prop_messages_are_executed_once_and_in_order(
+        messages in prop::collection::vec(message(), 1..40),
+        seed in any::<u64>(),
+        ready_after in 0..300usize,
+        receive_every in 1..200usize,
+    ) {
+        let mut run = Run::new(config());
+        run.b.ready = ready_after == 0;
+        run.b.memory = (0..MEMORY).map(|i| (i * 7) as u8).collect();
+        let mut model = run.b.memory.clone();
+        let mut expected = Vec::new();
+        for (number, message) in messages.iter().enumerate() {
+            let range = message.addr as usize..message.addr as usize + message.data.len();
+            match message.op {
+                Op::Send => expected.push((message.data.clone(), None)),
+                Op::SendImm => expected.push((message.data.clone(), Some(number as u32))),
+                Op::Write => model[range].copy_from_slice(&message.data),
+                Op::WriteImm => {
+                    model[range].copy_from_slice(&message.data);
+                    expected.push((Vec::new(), Some(number as u32)));
+                }
+                Op::Read => {}
+            }
+            run.a.post(wqe(message, KEY, number as u32), message.data.clone());
+        }
+        let mut choose = chooser(seed);
+        let mut steps = 0usize;
+        let total = messages.len();
+        while run.a.completions.len() < total {
+            steps += 1;
+            prop_assert!(steps < 100_000, "no progress");
+            if steps == ready_after {
+                run.b.ready = true;
+            }
+            if steps % receive_every == 0 {
+                run.b.receives.push_back(vec![0; RECV]);
+            }
+            let before = run.a.completions.len();
+            let left = std::cell::Cell::new(8);
+            run.until(&mut choose, |run| {
+                left.set(left.get() - 1);
+                left.get() == 0 || run.a.completions.len() > before
+            });
+        }
+        for (index, done) in run.a.completions.iter().enumerate() {
+            prop_assert_eq!(*done, Completion { msn: index as u32, status: Status::Success });
+        }
+        prop_assert_eq!(&run.b.received, &expected);
+        prop_assert_eq!(&run.b.memory, &model);
+    }
+
+    /// A refused message ends with its own status, those before it well, those after it flushed.
+    #[test]
+    fn prop_refusal_ends_exactly_there(
+        messages in prop::collection::vec(message(), 1..30),
+        bad in any::<prop::sample::Index>(),
+        seed in any::<u64>(),
+    ) {
+        let mut run = Run::new(config());
+        let bad = bad.index(messages.len());
+        for (number, message) in messages.iter().enumerate() {
+            let mut message = message.clone();
+            if number == bad {
+                message.op = if seed % 2 == 0 { Op::Read } else { Op::Write };
+            }
+            let key = if number == bad { KEY + 1 } else { KEY };
+            run.a.post(wqe(&message, key, 0), message.data.clone());
+            run.b.receives.push_back(vec![0; RECV]);
+        }
+        let total = messages.len();
+        run.until(chooser(seed), |run| run.a.completions.len() == total);
+        for (index, done) in run.a.completions.iter().enumerate() {
+            let status = match index.cmp(&bad) {
+                std::cmp::Ordering::Less => Status::Success,
+                std::cmp::Ordering::Equal => Status::RemoteAccess,
+                std::cmp::Ordering::Greater => Status::Flushed,
+            };
+            prop_assert_eq!(*done, Completion { msn: index as u32, status });
+        }
+        prop_assert!(run.b.responder.is_dead());
+    }
+
+    /// READs bring the responder's bytes.
+    #[test]
+    fn prop_reads_bring_the_bytes(
+        reads in prop::collection::vec((0..2048u64, 0..300usize), 1..20),
+        seed in any::<u64>(),
+    ) {
+        let mut run = Run::new(config());
+        run.b.memory = (0..MEMORY).map(|i| (i % 251) as u8).collect();
+        for (addr, len) in &reads {
+            let message =
+                Message { op: Op::Read, data: vec![0; *len], addr: *addr, fence: false };
+            run.a.post(wqe(&message, KEY, 0), message.data.clone());
+        }
+        run.until(chooser(seed), |run| run.a.completions.len() == reads.len());
+        for (slot, (addr, len)) in reads.iter().enumerate() {
+            let at = *addr as usize;
+            prop_assert_eq!(&run.a.data[slot], &run.b.memory[at..at + len]);
+        }
+    }
+
+    /// Whatever a peer sends, nothing panics, and what was not sent is not acknowledged.
+    #[test]
+    fn prop_hostile_frames_do_no_harm(
+        frames in prop::collection::vec(
+            (0..3u8, any::<u32>(), any::<u32>(), any::<u16>(), any::<(bool, bool, bool)>(),
+             prop::collection::vec(any::<u8>(), 0..40)),
+            0..60,
+        ),
+        acks in prop::collection::vec((any::<u32>(), 0..4u8, any::<u8>()), 0..60),
+    ) {
+        let mut responder = Responder::new(4, 1);
+        for (kind, msn, offset, len, (first, last, imm), ext) in &frames {
+            let kind = [Kind::Send, Kind::Write, Kind::Read][usize::from(*kind)];
+            let frame = Delivery {
+                kind,
+                msn: msn % 4,
+                offset: *offset,
+                len: u32::from(*len),
+                first: *first,
+                last: *last,
+                imm: *imm,
+                solicited: false,
+                ext,
+            };
+            match responder.on_frame(&frame, true) {
+                Step::Receive { total, offset } => {
+                    prop_assert!(u64::from(offset) + u64::from(*len) <= u64::from(total));
+                    responder.placed(&frame);
+                }
+                Step::Write { addr, .. } => {
+                    prop_assert!(addr.checked_add(u64::from(*len)).is_some());
+                    responder.placed(&frame);
+                }
+                Step::Read { .. } | Step::Answer | Step::Drop => {}
+            }
+            if let Some(read) = responder.next_read(64) {
+                responder.read_sent(&read);
+            }
+            responder.take_ack(1);
+        }
+        let mut node = Node::new(config());
+        for _ in 0..4 {
+            let message = Message { op: Op::Send, data: vec![1; 10], addr: 0, fence: false };
+            node.post(wqe(&message, KEY, 0), message.data.clone());
+        }
+        node.next(0);
+        for (msn, kind, detail) in &acks {
+            let mut bytes = [0; tbrdma_proto::rc::ACK_ENTRY_LEN];
+            bytes[4..8].copy_from_slice(&msn.to_le_bytes());
+            bytes[8] = *kind;
+            bytes[9] = *detail;
+            if let Some(entry) = AckEntry::parse(&bytes) {
+                node.requester.on_ack(&mut node.ring, &entry, 0);
+            }
+        }
+        let ok = std::iter::from_fn(|| node.requester.complete(&node.ring))
+            .filter(|done| done.status == Status::Success)
+            .count();
+        prop_assert!(ok <= 1, "one message was sent, {ok} were completed");
+    }
+}
+
+#[test]
+fn unit_rnr_gives_up_after_the_retries_asked_for() {
+    let mut run = Run::new(Config {
+        rnr_retry: 2,
+        ..config()
+    });
+    let message = Message {
+        op: Op::Send,
+        data: vec![5; 10],
+        addr: 0,
+        fence: false,
+    };
+    run.a.post(wqe(&message, KEY, 0), message.data.clone());
+    run.until(chooser(1), |run| !run.a.completions.is_empty());
+    let done = Completion {
+        msn: 0,
+        status: Status::RnrRetryExceeded,
+    };
+    assert_eq!(run.a.completions, [done]);
+}
+
+#[test]
+fn unit_a_qp_that_never_becomes_ready_is_given_up() {
+    let mut run = Run::new(Config {
+        not_ready_limit_us: Some(500_000),
+        ..config()
+    });
+    run.b.ready = false;
+    let message = Message {
+        op: Op::Send,
+        data: vec![5; 10],
+        addr: 0,
+        fence: false,
+    };
+    run.a.post(wqe(&message, KEY, 0), message.data.clone());
+    run.until(chooser(1), |run| !run.a.completions.is_empty());
+    assert_eq!(run.a.completions[0].status, Status::RetryExceeded);
+    assert!(run.now >= 500_000, "gave up after {} us", run.now);
+}
+
+#[test]
+fn unit_a_wrapped_message_number_is_in_order() {
+    use tbrdma_proto::rc::msn_before;
+    assert!(msn_before(u32::MAX, 0));
+    assert!(!msn_before(0, u32::MAX));
+    assert!(!msn_before(5, 5));
+}
+
+#[test]
+fn unit_rnr_timer_table_is_ibta_table_46() {
+    use tbrdma_proto::rc::rnr_timer_us;
+    assert_eq!(rnr_timer_us(0), 655_360);
+    assert_eq!(rnr_timer_us(1), 10);
+    assert_eq!(rnr_timer_us(12), 640);
+    assert_eq!(rnr_timer_us(31), 491_520);
+}
