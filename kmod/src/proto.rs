@@ -7,3 +7,7 @@
 pub(crate) mod frame;
 #[path = "../../proto/src/rc/mod.rs"]
 pub(crate) mod rc;
+#[path = "../../proto/src/rail/mod.rs"]
+pub(crate) mod rail;
+#[path = "../../proto/src/hello/mod.rs"]
+pub(crate) mod hello;

@@ -7,4 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod frame;
+pub mod hello;
+pub mod rail;
 pub mod rc;

@@ -1,0 +1,223 @@
+//! Reliability of one rail: a TX ring and an RX ring over one hop.
+//!
+//! A cable delivers in order and loses rarely. So: every sequenced frame has a number, the
+//! receiver acknowledges cumulatively, keeps what comes after a gap and tells the gap at once, and
+//! the sender repeats just the gap. Credits are absolute ("you may send sequences before this
+//! one"), so a lost credit heals with the next frame in the other direction. One [`Rail`] covers
+//! both directions, because acknowledgement and credit of one direction ride on the frames of the
+//! other.
+//!
+//! Time is an argument, in microseconds. Frames, pages and rings are the caller's: the caller
+//! keeps a sent frame in a table at `sequence % window` until it is acknowledged, and a frame
+//! received after a gap likewise.
+
+mod bits;
+mod receiver;
+mod rtt;
+mod sender;
+
+use super::frame::{Header, Opcode};
+use receiver::Receiver;
+pub use receiver::Rx;
+use sender::Sender;
+
+/// Frames in flight at the most.
+pub const MAX_WINDOW: u32 = 512;
+/// Payload bytes that a control frame may have.
+pub const CONTROL_MAX: usize = 128;
+
+/// `a` comes before `b` in the circular order of sequences (distance below 2^31).
+pub const fn before(a: u32, b: u32) -> bool {
+    a != b && b.wrapping_sub(a) < 1 << 31
+}
+
+/// What the two ends agreed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Sequenced frames in flight at the most, in both directions; 1 to [`MAX_WINDOW`].
+    pub window: u32,
+    /// Sequenced frames that may be under way to us: receive descriptors less a reserve for
+    /// control frames and duplicates; 1 to `window`.
+    pub rx_capacity: u32,
+    /// The rail is dead after this time without progress while frames are unacknowledged.
+    pub dead_after_us: u64,
+}
+
+/// Counters of a rail; they never go back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Sequenced frames sent, without repetitions.
+    pub tx: u64,
+    /// Frames sent again.
+    pub retransmits: u64,
+    /// Times that the timer, not a NAK, asked for a repetition.
+    pub timeouts: u64,
+    /// Times that a frame could not be sent for want of window or credit.
+    pub stalls: u64,
+    /// Sequenced frames handed up.
+    pub rx: u64,
+    /// Sequenced frames that came again.
+    pub duplicates: u64,
+    /// Frames that arrived after a gap and were kept.
+    pub held: u64,
+    /// Frames beyond what the sender may send.
+    pub outside: u64,
+    /// NAK frames sent and received.
+    pub naks_sent: u64,
+    /// NAK frames received.
+    pub naks_received: u64,
+    /// Acknowledgements, credits and NAKs that cannot be true.
+    pub absurd: u64,
+    /// Smoothed round-trip time, microseconds; 0 until it was measured.
+    pub rtt_us: u64,
+}
+
+/// One rail.
+#[derive(Debug)]
+pub struct Rail {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Rail {
+    /// A fresh rail; both ends start at sequence 0. Out-of-range settings are brought into range.
+    pub fn new(config: Config, now_us: u64) -> Self {
+        let window = config.window.clamp(1, MAX_WINDOW);
+        Self {
+            sender: Sender::new(window, config.dead_after_us, now_us),
+            receiver: Receiver::new(window, config.rx_capacity.clamp(1, window)),
+        }
+    }
+
+    /// Starts at other sequences, so that tests reach the wrap-around.
+    pub fn set_sequences(&mut self, tx: u32, rx: u32) {
+        self.sender.set_sequence(tx);
+        self.receiver.set_sequence(rx);
+    }
+
+    /// Claims the right to send one sequenced frame; to be used by [`commit`](Self::commit) or
+    /// given back by [`cancel`](Self::cancel). `false`: no window or no credit now.
+    pub fn reserve(&mut self) -> bool {
+        self.sender.reserve()
+    }
+
+    /// Gives a claim back.
+    pub fn cancel(&mut self) {
+        self.sender.cancel();
+    }
+
+    /// Frames that could be reserved now.
+    pub fn room(&self) -> u32 {
+        self.sender.room()
+    }
+
+    /// Gives the claimed frame its place in the sequence and fills the rail fields. The frame has
+    /// to be handed to the ring in this order.
+    pub fn commit(&mut self, header: &mut Header, now_us: u64) -> u32 {
+        let seq = self.sender.commit(now_us);
+        header.seq = seq;
+        self.stamp(header);
+        seq
+    }
+
+    /// Acknowledgement and credit for a frame that is about to be sent.
+    pub fn fields(&mut self) -> (u32, u32) {
+        self.receiver.acknowledged();
+        (self.receiver.expected(), self.receiver.credit())
+    }
+
+    fn stamp(&mut self, header: &mut Header) {
+        (header.ack, header.credit) = self.fields();
+    }
+
+    /// Frames before this sequence are acknowledged: their buffers are free.
+    pub fn una(&self) -> u32 {
+        self.sender.una()
+    }
+
+    /// The first sequence at or after `from` that has to be sent again. Refresh the frame's
+    /// [`fields`](Self::fields) before.
+    pub fn next_retransmit(&self, from: u32) -> Option<u32> {
+        self.sender.next_retransmit(from)
+    }
+
+    /// The frame was sent again.
+    pub fn retransmitted(&mut self, seq: u32, now_us: u64) {
+        self.sender.retransmitted(seq, now_us);
+    }
+
+    /// Takes the header of a frame that arrived, and its payload if it is a control frame.
+    pub fn on_frame(&mut self, header: &Header, payload: &[u8], now_us: u64) -> Rx {
+        self.sender.on_ack(header.ack, header.credit, now_us);
+        if header.opcode.is_sequenced() {
+            return self.receiver.on_sequenced(header.seq, now_us);
+        }
+        // The wire keeps order: what was sent before this frame and is not here is lost.
+        self.receiver.on_sent_before(header.seq, now_us);
+        if header.opcode == Opcode::Nak {
+            self.sender.on_nak(payload, now_us);
+        }
+        Rx::Control
+    }
+
+    /// After a delivery: the next kept frame that is in order now.
+    pub fn next_held(&mut self) -> Option<u32> {
+        self.receiver.next_held()
+    }
+
+    /// A control frame to send now, with its payload in `payload`.
+    pub fn poll_control(
+        &mut self,
+        now_us: u64,
+        payload: &mut [u8; CONTROL_MAX],
+    ) -> Option<(Header, usize)> {
+        let mut header = Header {
+            seq: self.sender.nxt(),
+            ..Header::default()
+        };
+        let len = if let Some(len) = self.receiver.poll_nak(now_us, self.nak_pause_us(), payload) {
+            header.opcode = Opcode::Nak;
+            len
+        } else if self.receiver.ack_due(now_us) || self.sender.probe_due(now_us) {
+            self.sender.probed(now_us);
+            header.opcode = Opcode::Ack;
+            0
+        } else {
+            return None;
+        };
+        self.stamp(&mut header);
+        Some((header, len))
+    }
+
+    /// How long a told gap may take to be filled before it is told again.
+    fn nak_pause_us(&self) -> u64 {
+        self.sender.rto_us()
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) and [`poll_control`](Self::poll_control) are due.
+    pub fn next_timeout(&self) -> Option<u64> {
+        let receive = self.receiver.next_timeout(self.nak_pause_us());
+        match (self.sender.next_timeout(), receive) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Looks at the clock. Frames may have to be sent again afterwards.
+    pub fn on_timeout(&mut self, now_us: u64) {
+        self.sender.on_timeout(now_us);
+    }
+
+    /// Frames are unacknowledged and nothing has moved for the time that was agreed on.
+    pub fn is_dead(&self, now_us: u64) -> bool {
+        self.sender.is_dead(now_us)
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        self.sender.stats(&mut stats);
+        self.receiver.stats(&mut stats);
+        stats
+    }
+}

@@ -1,0 +1,231 @@
+//! The receiving half of a rail.
+
+use super::bits::Bits;
+use super::{before, Stats, CONTROL_MAX};
+
+/// Frames after which an acknowledgement goes out at once.
+const ACK_EVERY: u32 = 16;
+/// Longest time that an acknowledgement waits for a frame to ride on.
+const ACK_DELAY_US: u64 = 1_000;
+/// Ranges in one NAK.
+const RANGES: usize = CONTROL_MAX / 8;
+
+/// What to do with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rx {
+    /// Hand it up now, then ask [`Rail::next_held`](super::Rail::next_held).
+    Deliver,
+    /// Keep it at `sequence % window` until `next_held` names its sequence.
+    Hold,
+    /// It was here before: forget it.
+    Duplicate,
+    /// It is beyond what the other side may send: forget it.
+    Outside,
+    /// It was for the rail itself.
+    Control,
+}
+
+#[derive(Debug)]
+pub(super) struct Receiver {
+    window: u32,
+    capacity: u32,
+    /// The next sequence in order.
+    expected: u32,
+    /// One past the highest sequence known to have been sent.
+    sent: u32,
+    held: Bits,
+    /// Frames since the last acknowledgement.
+    unacknowledged: u32,
+    ack_due_us: Option<u64>,
+    ack_now: bool,
+    /// When the present gap was told.
+    told_us: Option<u64>,
+    /// `sent` as of that NAK: what is missing beyond it is a new gap.
+    told_end: u32,
+    stats: Stats,
+}
+
+impl Receiver {
+    pub(super) fn new(window: u32, capacity: u32) -> Self {
+        Self {
+            window,
+            capacity,
+            expected: 0,
+            sent: 0,
+            held: Bits::default(),
+            unacknowledged: 0,
+            ack_due_us: None,
+            // The first frame tells the credit.
+            ack_now: true,
+            told_us: None,
+            told_end: 0,
+            stats: Stats::default(),
+        }
+    }
+
+    pub(super) fn set_sequence(&mut self, seq: u32) {
+        self.expected = seq;
+        self.sent = seq;
+        self.told_end = seq;
+    }
+
+    pub(super) fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    pub(super) fn credit(&self) -> u32 {
+        self.expected.wrapping_add(self.capacity)
+    }
+
+    /// The acknowledgement goes out with a frame.
+    pub(super) fn acknowledged(&mut self) {
+        self.unacknowledged = 0;
+        self.ack_due_us = None;
+        self.ack_now = false;
+    }
+
+    fn owe_ack(&mut self, now_us: u64) {
+        self.unacknowledged += 1;
+        if self.unacknowledged >= ACK_EVERY.min(self.capacity.div_ceil(2)) {
+            self.ack_now = true;
+        }
+        self.ack_due_us
+            .get_or_insert(now_us.saturating_add(ACK_DELAY_US));
+    }
+
+    pub(super) fn on_sequenced(&mut self, seq: u32, now_us: u64) -> Rx {
+        if before(seq, self.expected) {
+            // Our acknowledgement was lost, or is late.
+            self.stats.duplicates += 1;
+            self.ack_now = true;
+            return Rx::Duplicate;
+        }
+        if seq.wrapping_sub(self.expected) >= self.window {
+            self.stats.outside += 1;
+            return Rx::Outside;
+        }
+        if self.held.contains(seq) {
+            self.stats.duplicates += 1;
+            return Rx::Duplicate;
+        }
+        let end = seq.wrapping_add(1);
+        if before(self.sent, end) {
+            self.sent = end;
+        }
+        if seq != self.expected {
+            self.stats.held += 1;
+            self.held.insert(seq);
+            return Rx::Hold;
+        }
+        self.advance();
+        self.owe_ack(now_us);
+        Rx::Deliver
+    }
+
+    /// The other side says that it has sent everything before `seq`.
+    pub(super) fn on_sent_before(&mut self, seq: u32, _now_us: u64) {
+        if before(self.sent, seq) && seq.wrapping_sub(self.expected) <= self.window {
+            self.sent = seq;
+        }
+    }
+
+    fn advance(&mut self) {
+        self.expected = self.expected.wrapping_add(1);
+        self.stats.rx += 1;
+        if !before(self.expected, self.told_end) {
+            self.told_us = None;
+        }
+    }
+
+    pub(super) fn next_held(&mut self) -> Option<u32> {
+        let seq = self.expected;
+        if !self.held.contains(seq) {
+            return None;
+        }
+        self.held.remove(seq);
+        self.advance();
+        self.unacknowledged += 1;
+        self.ack_now |= self.unacknowledged >= ACK_EVERY;
+        Some(seq)
+    }
+
+    fn has_gap(&self) -> bool {
+        before(self.expected, self.sent)
+    }
+
+    /// Writes the missing ranges if they have to be told now; returns the length.
+    pub(super) fn poll_nak(
+        &mut self,
+        now_us: u64,
+        pause_us: u64,
+        payload: &mut [u8; CONTROL_MAX],
+    ) -> Option<usize> {
+        if !self.has_gap() {
+            return None;
+        }
+        let repeat = self
+            .told_us
+            .is_none_or(|told| now_us.saturating_sub(told) >= pause_us);
+        let from = if repeat || before(self.told_end, self.expected) {
+            self.expected
+        } else {
+            // Only what is missing beyond the last NAK is news.
+            self.told_end
+        };
+        let len = self.ranges(from, payload);
+        if len == 0 {
+            return None;
+        }
+        if repeat {
+            self.told_us = Some(now_us);
+        }
+        self.told_end = self.sent;
+        self.stats.naks_sent += 1;
+        Some(len)
+    }
+
+    fn ranges(&self, from: u32, payload: &mut [u8; CONTROL_MAX]) -> usize {
+        let mut len = 0;
+        let mut seq = from;
+        for place in payload.chunks_exact_mut(8).take(RANGES) {
+            while before(seq, self.sent) && self.held.contains(seq) {
+                seq = seq.wrapping_add(1);
+            }
+            if !before(seq, self.sent) {
+                break;
+            }
+            let begin = seq;
+            while before(seq, self.sent) && !self.held.contains(seq) {
+                seq = seq.wrapping_add(1);
+            }
+            let (first, second) = place.split_at_mut(4);
+            first.copy_from_slice(&begin.to_le_bytes());
+            second.copy_from_slice(&seq.to_le_bytes());
+            len += 8;
+        }
+        len
+    }
+
+    pub(super) fn ack_due(&self, now_us: u64) -> bool {
+        self.ack_now || self.ack_due_us.is_some_and(|at| now_us >= at)
+    }
+
+    pub(super) fn next_timeout(&self, pause_us: u64) -> Option<u64> {
+        let nak = self
+            .told_us
+            .filter(|_| self.has_gap())
+            .map(|told| told.saturating_add(pause_us));
+        match (self.ack_due_us, nak) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    pub(super) fn stats(&self, stats: &mut Stats) {
+        stats.rx = self.stats.rx;
+        stats.duplicates = self.stats.duplicates;
+        stats.held = self.stats.held;
+        stats.outside = self.stats.outside;
+        stats.naks_sent = self.stats.naks_sent;
+    }
+}
