@@ -179,9 +179,9 @@ impl Hello {
             .peer
             .is_some_and(|p| (p.host_nonce, p.link_nonce) == (facts.host_nonce, facts.link_nonce));
         if !known {
-            if self.peer.is_some() || self.state != State::Greeting {
-                // The other end began anew. Our nonce is new too, so what it may have heard of us
-                // before does not count.
+            if self.state != State::Greeting {
+                // The other end began anew, so what we built is void. While greeting there is
+                // nothing to void, and a new nonce of ours would only provoke one of theirs.
                 self.restart(now_us);
             }
             self.peer = Some(*facts);
