@@ -4,6 +4,7 @@
 //! QPs of one host talk to each other through it, as in every HCA; it keeps what a rail promises
 //! (in order, exactly once, refusal instead of loss) so that nothing above knows the difference.
 
+use super::fifo::Fifo;
 use super::{Peer, TxError};
 use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN};
 use crate::thunderbolt::os::{PageBuf, BUF_LEN};
@@ -29,35 +30,13 @@ struct Item {
 
 struct State {
     free: KVec<PageBuf>,
-    /// Circular queue of `SLOTS` entries, `len` of them used from `head` on.
-    queue: KVec<Option<Item>>,
-    head: usize,
-    len: usize,
+    queue: Fifo<Item>,
     /// Somebody was refused and waits for `tx_ready`.
     refused: bool,
     closed: bool,
 }
 
 impl State {
-    fn push(&mut self, item: Item) {
-        let tail = (self.head + self.len) % SLOTS;
-        // There are as many pages as entries, so an entry is free for every page.
-        if let Some(entry) = self.queue.get_mut(tail) {
-            *entry = Some(item);
-            self.len += 1;
-        }
-    }
-
-    fn pop(&mut self) -> Option<Item> {
-        if self.len == 0 {
-            return None;
-        }
-        let item = self.queue.get_mut(self.head)?.take();
-        self.head = (self.head + 1) % SLOTS;
-        self.len -= 1;
-        item
-    }
-
     fn put_free(&mut self, page: PageBuf) {
         // The capacity was reserved for all pages that exist, so this cannot fail.
         let _ = self.free.push_within_capacity(page);
@@ -75,16 +54,12 @@ impl Loopback {
     /// Allocates the queue and its pages.
     pub(super) fn new() -> Result<impl PinInit<Self>> {
         let mut free = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
-        let mut queue = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         for _ in 0..SLOTS {
             free.push(PageBuf::new()?, GFP_KERNEL)?;
-            queue.push(None, GFP_KERNEL)?;
         }
         let state = State {
             free,
-            queue,
-            head: 0,
-            len: 0,
+            queue: Fifo::new(SLOTS)?,
             refused: false,
             closed: false,
         };
@@ -126,13 +101,14 @@ impl Loopback {
         let mut state = self.state.lock();
         match filled {
             Ok(()) if !state.closed => {
-                state.push(Item {
+                let item = Item {
                     hdr,
                     ext_len: ext.len(),
                     payload_len,
                     page,
-                });
-                Ok(())
+                };
+                // There are as many places as pages, so there is one.
+                state.queue.push(item).map_err(|_| TxError::Full)
             }
             Ok(()) => {
                 state.put_free(page);
@@ -169,7 +145,7 @@ impl Loopback {
             if resume {
                 state.refused = false;
             }
-            (state.len > 0, resume)
+            (state.queue.len() > 0, resume)
         };
         if resume {
             up.tx_ready(peer);
@@ -180,8 +156,11 @@ impl Loopback {
     /// Refuses frames from now on and drops those that wait.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
-        while let Some(item) = self.state.lock().pop() {
-            drop(item);
+        loop {
+            let item = self.state.lock().queue.pop();
+            if item.is_none() {
+                break;
+            }
         }
     }
 
@@ -190,7 +169,7 @@ impl Loopback {
         if state.closed {
             return None;
         }
-        state.pop()
+        state.queue.pop()
     }
 }
 

@@ -13,30 +13,46 @@
 //!
 //! 1. the Thunderbolt core's own locks (device lock, `tb->lock`, `xdomain_lock`), which its
 //!    callbacks may hold
-//! 2. `Links::hosts` (mutex): which links and peers exist
-//! 3. link state (mutex, sleeps): HELLO and the resources of one link; never held across an upcall
+//! 2. link state (mutex): HELLO and the resources of one link; never held across an upcall
+//! 3. `Shared::hosts` (mutex): which peers exist; the pump's target and ring (mutexes)
 //! 4. QP lock of the verbs (spinlock)
-//! 5. `Links::peers`, a peer's set of rails (spinlocks)
+//! 5. the peer table, then a peer's life, then its set of rails; the list of links (spinlocks)
 //! 6. rail lock, loopback queue (spinlocks)
 //! 7. the ring's own lock inside the Thunderbolt core (irq-safe)
 //!
 //! Upcalls are made from work items, with no lock of this module held. All of it runs in process
 //! context, except the ring's interrupt callback, which does nothing but queue work.
 
+mod fifo;
 mod loopback;
 
+mod link;
 mod peer;
+mod pump;
+mod rail;
 mod table;
 
 pub(crate) use peer::{Identity, Peer, TxError};
 pub(crate) use table::PeerTable;
 
-use crate::net::NetHandle;
+use crate::net::{Net, NetHandle};
+use crate::print::log_warn;
 use crate::proto::frame::Header;
-use crate::thunderbolt::os::Workqueue;
+use crate::thunderbolt::os::{self, Workqueue};
+use crate::thunderbolt::property::Announcement;
+use crate::thunderbolt::protocol::{self, Handler};
+use crate::thunderbolt::service::{self, Registration};
+use crate::thunderbolt::xdomain::XDomain;
 use kernel::prelude::*;
-use kernel::sync::Arc;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
+use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
+use link::Link;
 use loopback::Loopback;
+use rail::Rail;
+
+/// Cables at most that are used.
+const MAX_LINKS: usize = 32;
 
 /// Speed that the port claims for `loopback=1` without any link: two lanes of USB4 Gen 3.
 const NOMINAL: PortState = PortState {
@@ -44,6 +60,14 @@ const NOMINAL: PortState = PortState {
     lane_gbps: 20,
     lanes: 2,
 };
+
+impl PortState {
+    const DOWN: Self = Self {
+        active: false,
+        lane_gbps: 0,
+        lanes: 0,
+    };
+}
 
 /// What the layer above is told. All calls come from work items, without any lock held.
 pub(crate) trait Upcalls: Send + Sync {
@@ -73,14 +97,56 @@ pub(crate) struct PortState {
     pub(crate) lanes: u32,
 }
 
-/// All peers of this host, and its network device.
-pub(crate) struct Links {
+/// The workqueues of the link layer.
+#[derive(Clone)]
+struct Queues {
+    /// Frames: delivery, polling, timers. Nothing there sleeps for long.
+    data: Arc<Workqueue>,
+    /// Everything that waits for other machines or for the Thunderbolt core.
+    control: Arc<Workqueue>,
+}
+
+/// What all links share.
+#[pin_data]
+struct Shared {
     upcalls: Arc<dyn Upcalls>,
     identity: Identity,
+    /// Tells this load of the module from others.
+    incarnation: u64,
+    queues: Queues,
+    table: Arc<PeerTable>,
+    net: Arc<Net>,
+    next_id: Atomic<u32>,
+    #[pin]
+    links: SpinLock<KVec<Arc<Link>>>,
+    /// Serializes the coming and going of peers.
+    #[pin]
+    hosts: Mutex<KVec<Arc<Peer>>>,
+    #[pin]
+    told_port: SpinLock<PortState>,
+    #[pin]
+    port_work: Work<Shared>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Shared { self.port_work }
+}
+
+/// What is registered with the Thunderbolt core; dropped in this order.
+struct Registered {
+    _announcement: Announcement,
+    _driver: Registration<Shared>,
+    _handler: Pin<KBox<Handler<Shared>>>,
+}
+
+/// All peers of this host, and its network device.
+#[pin_data]
+pub(crate) struct Links {
+    shared: Arc<Shared>,
     loopback: Arc<Peer>,
-    peers: Arc<PeerTable>,
-    /// Frames: delivery, polling, timers.
-    data_queue: Arc<Workqueue>,
+    #[pin]
+    registered: Mutex<Option<Registered>>,
+    /// Last, so that everything that uses it is gone before it.
     net: NetHandle,
 }
 
@@ -88,59 +154,83 @@ impl Links {
     /// Finds out who this host is, makes the loopback peer and registers the network device.
     pub(crate) fn new(upcalls: Arc<dyn Upcalls>) -> Result<Arc<Self>> {
         let identity = Identity::of_this_host()?;
-        let data_queue = Arc::new(Workqueue::new(c"tbrdma", true)?, GFP_KERNEL)?;
+        let queues = Queues {
+            data: Arc::new(Workqueue::new(c"tbrdma", true)?, GFP_KERNEL)?,
+            control: Arc::new(Workqueue::new(c"tbrdma_control", false)?, GFP_KERNEL)?,
+        };
         let wire = Arc::pin_init(Loopback::new()?, GFP_KERNEL)?;
-        let loopback = Peer::loopback(&identity, wire, upcalls.clone(), data_queue.clone())?;
-        let peers = PeerTable::new()?;
-        peers.add(loopback.clone())?;
-        let net = NetHandle::new(&identity.mac, peers.clone(), data_queue.clone())?;
-        let this = Arc::new(
-            Self {
+        let loopback = Peer::loopback(&identity, wire, upcalls.clone(), queues.clone())?;
+        let table = PeerTable::new()?;
+        table.add(loopback.clone())?;
+        let net = NetHandle::new(&identity.mac, table.clone(), queues.data.clone())?;
+        let links = KVec::with_capacity(MAX_LINKS, GFP_KERNEL)?;
+        let hosts = KVec::with_capacity(MAX_LINKS, GFP_KERNEL)?;
+        let device = net.net().clone();
+        let shared = Arc::pin_init(
+            pin_init!(Shared {
                 upcalls,
                 identity,
-                loopback,
-                peers,
-                data_queue,
-                net,
-            },
+                incarnation: os::random_u64().max(1),
+                queues,
+                table,
+                net: device,
+                next_id: Atomic::new(1),
+                links <- new_spinlock!(links, "tbrdma_links"),
+                hosts <- new_mutex!(hosts, "tbrdma_hosts"),
+                told_port <- new_spinlock!(PortState::DOWN, "tbrdma_port"),
+                port_work <- new_work!("tbrdma_port"),
+            }),
             GFP_KERNEL,
         )?;
-        this.update_net();
-        Ok(this)
+        shared.queue_port();
+        Arc::pin_init(
+            pin_init!(Self {
+                shared,
+                loopback,
+                registered <- new_mutex!(None, "tbrdma_registered"),
+                net,
+            }),
+            GFP_KERNEL,
+        )
     }
 
     /// Announces the service on all cables and starts to look for peers.
     pub(crate) fn start(&self) -> Result {
+        let handler = Handler::new(self.shared.clone())?;
+        let driver = Registration::new(self.shared.clone())?;
+        let announcement = Announcement::new()?;
+        *self.registered.lock() = Some(Registered {
+            _announcement: announcement,
+            _driver: driver,
+            _handler: handler,
+        });
         Ok(())
     }
 
     /// Takes everything down; bounded time. After it returned no upcall runs any more. The
     /// network device stays until the value is dropped.
     pub(crate) fn stop(&self) {
+        let registered = self.registered.lock().take();
+        drop(registered);
         self.loopback.close();
-        self.data_queue.flush();
+        // Events queue nothing more, frames are not delivered any more.
+        self.shared.queues.control.flush();
+        self.shared.queues.data.flush();
     }
 
     /// The peer with this MAC address; our own gives the loopback peer.
     pub(crate) fn peer_by_mac(&self, mac: &[u8; 6]) -> Option<Arc<Peer>> {
-        self.peers.by_mac(mac)
+        self.shared.table.by_mac(mac)
     }
 
     /// Who this host is.
     pub(crate) fn identity(&self) -> Identity {
-        self.identity
+        self.shared.identity
     }
 
     /// State and speed of the port.
     pub(crate) fn port(&self) -> PortState {
-        if crate::params::loopback() {
-            return NOMINAL;
-        }
-        PortState {
-            active: false,
-            lane_gbps: 0,
-            lanes: 0,
-        }
+        self.shared.port()
     }
 
     /// The network device, for `ib_device_set_netdev`: valid until this value is dropped, before
@@ -148,10 +238,152 @@ impl Links {
     pub(crate) fn netdev(&self) -> *mut crate::sys::net_device {
         self.net.net().as_ptr()
     }
+}
 
-    fn update_net(&self) {
-        let port = self.port();
+impl Shared {
+    fn port(&self) -> PortState {
+        let mut port = PortState::DOWN;
+        for link in self.links.lock().iter() {
+            let Some(speed) = link.speed() else { continue };
+            port.active = true;
+            port.lane_gbps = port.lane_gbps.max(speed.lane_gbps);
+            port.lanes += speed.lanes;
+        }
+        if !port.active && crate::params::loopback() {
+            return NOMINAL;
+        }
+        port
+    }
+
+    /// Has everybody concerned told if the port has changed.
+    fn queue_port(self: &Arc<Self>) {
+        // Already queued is as good.
+        let _ = self.queues.control.queue().enqueue::<_, 0>(self.clone());
+    }
+
+    /// A rail to `identity` is ready: finds or makes the peer and opens the rail for its frames.
+    fn connect(
+        &self,
+        identity: &Identity,
+        incarnation: u64,
+        rail: &Arc<Rail>,
+    ) -> Result<Arc<Peer>> {
+        let mut hosts = self.hosts.lock();
+        let known = hosts.iter().find(|peer| peer.identity() == identity);
+        let peer = match known {
+            Some(peer) if peer.incarnation() == incarnation => peer.clone(),
+            Some(old) => {
+                // It has restarted and we have not noticed: its old rails are of no use. Their
+                // links try again, and find the old peer gone then.
+                old.declare_dead();
+                return Err(EAGAIN);
+            }
+            None => {
+                // Nobody may pass for this host, nor for another one that is here already.
+                if self.table.by_mac(&identity.mac).is_some() {
+                    return Err(EADDRINUSE);
+                }
+                let id = self.next_id.fetch_add(1, Relaxed);
+                let peer = Peer::remote(
+                    id,
+                    identity,
+                    incarnation,
+                    self.upcalls.clone(),
+                    self.queues.clone(),
+                )?;
+                hosts.push(peer.clone(), GFP_KERNEL)?;
+                if let Err(e) = self.table.add(peer.clone()) {
+                    hosts.retain(|p| !Arc::ptr_eq(p, &peer));
+                    return Err(e);
+                }
+                peer
+            }
+        };
+        rail.set_peer(peer.clone());
+        peer.add_rail(rail.clone())?;
+        drop(hosts);
+        Ok(peer)
+    }
+
+    /// Takes `rail` from its peer; to be followed by stopping it and [`Self::disconnected`].
+    fn disconnect(&self, peer: &Arc<Peer>, rail: &Arc<Rail>) {
+        let mut hosts = self.hosts.lock();
+        if peer.remove_rail(rail) {
+            hosts.retain(|p| !Arc::ptr_eq(p, peer));
+            self.table.remove(peer);
+        }
+    }
+
+    /// The rail of `peer` that was taken from it has been stopped.
+    fn disconnected(&self, peer: &Arc<Peer>) {
+        peer.queue_events();
+        Net::kick(&self.net);
+    }
+
+    fn remove_link(&self, link: &Arc<Link>) {
+        let mut links = self.links.lock();
+        let at = links.iter().position(|l| Arc::ptr_eq(l, link));
+        let removed = at.and_then(|at| links.remove(at).ok());
+        drop(links);
+        drop(removed);
+    }
+}
+
+impl WorkItem for Shared {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let port = this.port();
+        let told = core::mem::replace(&mut *this.told_port.lock(), port);
+        if told == port {
+            return;
+        }
         let mbps = port.lane_gbps * port.lanes * 1000;
-        self.net.net().set_link(port.active, mbps);
+        this.net.set_link(port.active, mbps);
+        this.upcalls.port_changed();
+    }
+}
+
+impl service::Driver for Shared {
+    type Link = Link;
+
+    fn probe(self: &Arc<Self>, xd: XDomain) -> Result<Arc<Link>> {
+        let id = self.next_id.fetch_add(1, Relaxed);
+        let link = Link::new(id, self.clone(), xd)?;
+        let refused = self.links.lock().push_within_capacity(link.clone());
+        if refused.is_err() {
+            log_warn!("more than {} cables: this one is not used", MAX_LINKS);
+            return Err(ENOSPC);
+        }
+        link.begin();
+        Ok(link)
+    }
+
+    fn remove(self: &Arc<Self>, link: Arc<Link>) {
+        link.end();
+        self.remove_link(&link);
+    }
+
+    fn suspend(&self, link: &Arc<Link>) {
+        link.end();
+    }
+
+    fn resume(&self, link: &Arc<Link>) {
+        link.begin();
+    }
+}
+
+impl protocol::Receiver for Shared {
+    fn message(&self, route: u64, body: &[u8]) -> bool {
+        // Two domains may use the same route, so every link with it is asked.
+        for at in 0.. {
+            let Some(link) = self.links.lock().get(at).cloned() else {
+                return false;
+            };
+            if link.route() == route && link.message(body) {
+                return true;
+            }
+        }
+        false
     }
 }

@@ -2,13 +2,12 @@
 //! A host that QPs can be connected to.
 
 use super::loopback::Loopback;
-use super::Upcalls;
-use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN};
-use crate::thunderbolt::os::Workqueue;
+use super::rail::Rail;
+use super::{Queues, Upcalls};
+use crate::proto::frame::{Header, Opcode, FRAME_MAX, HEADER_LEN};
 use crate::thunderbolt::routers;
 use kernel::prelude::*;
-use kernel::sync::atomic::{Acquire, Atomic, Release};
-use kernel::sync::Arc;
+use kernel::sync::{new_spinlock, Arc, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
 /// Who a host is.
@@ -64,32 +63,84 @@ pub(crate) enum TxError {
     Fill(Error),
 }
 
-/// A remote host, or this one.
+/// Rails of one peer at most.
+const MAX_RAILS: usize = 16;
+
+/// How far the layer above knows about a peer's life.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    New,
+    Up,
+    Down,
+}
+
+struct Life {
+    /// What is true.
+    stage: Stage,
+    /// What has been told.
+    told: Stage,
+}
+
+/// A remote host for as long as it is connected without a break, or this host.
+///
+/// A host that comes back, after a reboot or when its last cable was pulled, is a new peer.
 #[pin_data]
 pub(crate) struct Peer {
     id: u32,
     identity: Identity,
-    up: Atomic<u32>,
+    /// Tells the boots of one host apart.
+    incarnation: u64,
     upcalls: Arc<dyn Upcalls>,
-    data_queue: Arc<Workqueue>,
-    wire: Arc<Loopback>,
+    queues: Queues,
+    /// Only of the loopback peer.
+    wire: Option<Arc<Loopback>>,
+    #[pin]
+    rails: SpinLock<KVec<Arc<Rail>>>,
+    #[pin]
+    life: SpinLock<Life>,
     #[pin]
     delivery: Work<Peer, DELIVERY>,
+    #[pin]
+    events: Work<Peer, EVENTS>,
 }
 
 /// Work: delivers what the loopback queue holds.
 const DELIVERY: u64 = 1;
+/// Work: tells the layer above that the peer has come or gone.
+const EVENTS: u64 = 2;
 
 impl_has_work! {
     impl HasWork<Self, 1> for Peer { self.delivery }
+    impl HasWork<Self, 2> for Peer { self.events }
 }
 
 impl WorkItem<DELIVERY> for Peer {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if this.wire.deliver_batch(&this) {
+        let Some(wire) = &this.wire else { return };
+        if wire.deliver_batch(&this) {
             this.queue_delivery();
+        }
+    }
+}
+
+impl WorkItem<EVENTS> for Peer {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let (tell_up, tell_down) = {
+            let mut life = this.life.lock();
+            let tell_up = life.told == Stage::New && life.stage != Stage::New;
+            let tell_down = life.told != Stage::Down && life.stage == Stage::Down;
+            life.told = life.stage;
+            (tell_up, tell_down)
+        };
+        if tell_up {
+            this.upcalls.peer_up(&this);
+        }
+        if tell_down {
+            this.upcalls.peer_down(&this);
         }
     }
 }
@@ -100,18 +151,50 @@ impl Peer {
         identity: &Identity,
         wire: Arc<Loopback>,
         upcalls: Arc<dyn Upcalls>,
-        data_queue: Arc<Workqueue>,
+        queues: Queues,
+    ) -> Result<Arc<Self>> {
+        Self::new(0, identity, 0, upcalls, queues, Some(wire))
+    }
+
+    /// A remote host that has just been met; `id` is not 0.
+    pub(super) fn remote(
+        id: u32,
+        identity: &Identity,
+        incarnation: u64,
+        upcalls: Arc<dyn Upcalls>,
+        queues: Queues,
+    ) -> Result<Arc<Self>> {
+        Self::new(id, identity, incarnation, upcalls, queues, None)
+    }
+
+    fn new(
+        id: u32,
+        identity: &Identity,
+        incarnation: u64,
+        upcalls: Arc<dyn Upcalls>,
+        queues: Queues,
+        wire: Option<Arc<Loopback>>,
     ) -> Result<Arc<Self>> {
         let identity = *identity;
+        let stage = if wire.is_some() {
+            Stage::Up
+        } else {
+            Stage::New
+        };
+        let life = Life { stage, told: stage };
+        let rails = KVec::with_capacity(MAX_RAILS, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
-                id: 0,
+                id,
                 identity,
-                up: Atomic::new(1),
+                incarnation,
                 upcalls,
-                data_queue,
+                queues,
                 wire,
+                rails <- new_spinlock!(rails, "tbrdma_peer_rails"),
+                life <- new_spinlock!(life, "tbrdma_peer_life"),
                 delivery <- new_work!("tbrdma_loopback"),
+                events <- new_work!("tbrdma_peer_events"),
             }),
             GFP_KERNEL,
         )
@@ -127,9 +210,24 @@ impl Peer {
         self.identity.mac
     }
 
+    /// Who it is.
+    pub(super) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Which boot of the host it is.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// It is this host.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.wire.is_some()
+    }
+
     /// It can be sent to.
     pub(crate) fn is_up(&self) -> bool {
-        self.up.load(Acquire) != 0
+        self.life.lock().stage == Stage::Up
     }
 
     /// Payload bytes of a frame without extension. An extension takes its own length from it.
@@ -142,44 +240,115 @@ impl Peer {
     /// Does not sleep: may be called with a QP spinlock held, in process context.
     pub(crate) fn send(
         self: &Arc<Self>,
-        _rail_hint: u32,
+        rail_hint: u32,
         hdr: Header,
         ext: &[u8],
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result,
     ) -> Result<(), TxError> {
-        self.wire.send(hdr, ext, payload_len, fill)?;
-        self.queue_delivery();
-        Ok(())
+        if let Some(wire) = &self.wire {
+            wire.send(hdr, ext, payload_len, fill)?;
+            self.queue_delivery();
+            return Ok(());
+        }
+        let rail = self.rail(rail_hint).ok_or(TxError::Down)?;
+        rail.send(hdr, ext, payload_len, fill)
     }
 
-    /// It is this host.
-    pub(super) fn is_loopback(&self) -> bool {
-        self.id == 0
+    fn rail(&self, hint: u32) -> Option<Arc<Rail>> {
+        let rails = self.rails.lock();
+        let at = (hint as usize).checked_rem(rails.len())?;
+        rails.get(at).cloned()
     }
 
     /// Sends a packet of the network device, best effort.
     pub(crate) fn send_packet(
         self: &Arc<Self>,
-        _len: usize,
-        _fill: impl FnOnce(&mut [u8]) -> Result,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result,
     ) -> Result<(), TxError> {
-        // The network stack never sends to its own address.
-        Err(TxError::Down)
+        let header = Header {
+            opcode: Opcode::Netdev,
+            ..Header::default()
+        };
+        self.send(0, header, &[], len, fill)
     }
 
     pub(super) fn upcalls(&self) -> &dyn Upcalls {
         &*self.upcalls
     }
 
-    /// No frame is taken or delivered from now on.
+    /// Adds a rail that is ready. The first one makes the peer be up.
+    pub(super) fn add_rail(self: &Arc<Self>, rail: Arc<Rail>) -> Result {
+        {
+            // The order of locks is life, then rails: a peer that is down gets no rails.
+            let mut life = self.life.lock();
+            if life.stage == Stage::Down {
+                return Err(ENODEV);
+            }
+            let refused = self.rails.lock().push_within_capacity(rail);
+            if refused.is_err() {
+                return Err(ENOSPC);
+            }
+            life.stage = Stage::Up;
+        }
+        self.queue_events();
+        Ok(())
+    }
+
+    /// Takes a rail out, so that nobody sends on it. Returns whether it was the last one: then
+    /// the peer is down for good, once [`Self::queue_events`] was called.
+    pub(super) fn remove_rail(&self, rail: &Arc<Rail>) -> bool {
+        let mut life = self.life.lock();
+        let mut rails = self.rails.lock();
+        let at = rails.iter().position(|r| Arc::ptr_eq(r, rail));
+        let Some(removed) = at.and_then(|at| rails.remove(at).ok()) else {
+            return false;
+        };
+        let last = rails.is_empty();
+        if last {
+            life.stage = Stage::Down;
+        }
+        drop(rails);
+        drop(life);
+        drop(removed);
+        last
+    }
+
+    /// Has the layer above told what it does not know yet. To be called after the last rail has
+    /// been stopped, so that nothing is delivered after `peer_down`.
+    pub(super) fn queue_events(self: &Arc<Self>) {
+        // Already queued is as good.
+        let _ = self
+            .queues
+            .control
+            .queue()
+            .enqueue::<_, EVENTS>(self.clone());
+    }
+
+    /// Every rail of this peer, to be told that the host is not the same any more.
+    pub(super) fn declare_dead(&self) {
+        for hint in 0..MAX_RAILS as u32 {
+            if let Some(rail) = self.rail(hint) {
+                rail.declare_dead();
+            }
+        }
+    }
+
+    /// No frame is taken or delivered by the loopback wire from now on.
     pub(super) fn close(&self) {
-        self.up.store(0, Release);
-        self.wire.close();
+        if let Some(wire) = &self.wire {
+            self.life.lock().stage = Stage::Down;
+            wire.close();
+        }
     }
 
     fn queue_delivery(self: &Arc<Self>) {
         // Already queued is as good.
-        let _ = self.data_queue.queue().enqueue::<_, DELIVERY>(self.clone());
+        let _ = self
+            .queues
+            .data
+            .queue()
+            .enqueue::<_, DELIVERY>(self.clone());
     }
 }

@@ -20,7 +20,7 @@ use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 const ETH_HLEN: usize = 14;
 
 /// MTU, default and largest: a packet is one frame, and 4000 leaves room for longer headers.
-const MTU: usize = 4000;
+pub(crate) const MTU: usize = 4000;
 const _: () = assert!(MTU + ETH_HLEN <= FRAME_MAX - HEADER_LEN);
 
 /// Longest Ethernet frame that is sent or taken.

@@ -128,6 +128,17 @@ impl Workqueue {
         unsafe { sys::__flush_workqueue(self.ptr.as_ptr()) };
     }
 
+    /// Runs work `ID` of `item` `ms` milliseconds from now, unless it already waits for its time.
+    pub(crate) fn later<T, const ID: u64>(&self, item: Arc<T>, ms: u32)
+    where
+        T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID> + Send + Sync + 'static,
+    {
+        // Already waiting is as good.
+        let _ = self
+            .queue()
+            .enqueue_delayed::<_, ID>(item, msecs_to_jiffies(ms));
+    }
+
     /// (Re-)times `work` of `item` to run `ms` milliseconds from now (0: at once), whether or not
     /// it is already waiting. If it runs at this moment it will run once more.
     pub(crate) fn retime<T, const ID: u64>(&self, item: Arc<T>, ms: u32)
@@ -199,4 +210,12 @@ where
 pub(crate) fn synchronize_tasks() {
     // SAFETY: called in process context without locks.
     unsafe { sys::tbrdma_synchronize_rcu_tasks() };
+}
+
+/// A random number that nobody can guess.
+pub(crate) fn random_u64() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: fills the given number of bytes of a buffer of that size.
+    unsafe { sys::get_random_bytes(bytes.as_mut_ptr().cast(), bytes.len()) };
+    u64::from_le_bytes(bytes)
 }

@@ -271,6 +271,8 @@ fn new_ring(ptr: *mut sys::tb_ring, xd: &XDomain) -> Result<Arc<Ring>> {
 #[repr(C)]
 struct RxBuf {
     frame: Opaque<sys::ring_frame>,
+    /// Its place in `RxRing::bufs`.
+    at: usize,
     mapped: Mapped,
 }
 
@@ -337,10 +339,11 @@ impl RxRing {
         };
         let count = (size as usize).saturating_sub(1);
         this.bufs.reserve(count, GFP_KERNEL)?;
-        for _ in 0..count {
+        for at in 0..count {
             let mapped = Mapped::new(&this.ring, false)?;
             let buf = RxBuf {
                 frame: new_frame(mapped.dma, None),
+                at,
                 mapped,
             };
             this.bufs.push(KBox::new(buf, GFP_KERNEL)?, GFP_KERNEL)?;
@@ -404,6 +407,16 @@ impl RxRing {
         })
     }
 
+    /// The frame that was kept with [`Received::keep`].
+    pub(crate) fn restore(&self, kept: Kept) -> Option<Received<'_>> {
+        Some(Received {
+            ring: self,
+            buf: self.bufs.get(kept.at)?,
+            len: kept.len,
+            damaged: false,
+        })
+    }
+
     /// Unmasks the interrupt again. Not after `stop`.
     pub(crate) fn poll_done(&self) {
         // SAFETY: the ring is valid; the core locks it.
@@ -433,7 +446,23 @@ pub(crate) struct Received<'a> {
     damaged: bool,
 }
 
+/// A frame that is kept out of the ring, which has one buffer less meanwhile.
+pub(crate) struct Kept {
+    at: usize,
+    len: usize,
+}
+
 impl Received<'_> {
+    /// Keeps the frame until [`RxRing::restore`].
+    pub(crate) fn keep(self) -> Kept {
+        let kept = Kept {
+            at: self.buf.at,
+            len: self.len,
+        };
+        core::mem::forget(self);
+        kept
+    }
+
     /// The frame's bytes; `None` if the hardware marked it as damaged (CRC, overrun).
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         if self.damaged {

@@ -17,10 +17,10 @@ pub(crate) trait Driver: Send + Sync + 'static {
     type Link: Send + Sync + 'static;
 
     /// The other end of a cable speaks our protocol.
-    fn probe(&self, xd: XDomain) -> Result<Arc<Self::Link>>;
+    fn probe(self: &Arc<Self>, xd: XDomain) -> Result<Arc<Self::Link>>;
     /// The cable, the other end's service or our driver goes away. Rings and paths have to be
     /// gone on return.
-    fn remove(&self, link: Arc<Self::Link>);
+    fn remove(self: &Arc<Self>, link: Arc<Self::Link>);
     /// The machine goes to sleep or shuts down; rings have to be stopped on return.
     fn suspend(&self, link: &Arc<Self::Link>);
     /// The machine is awake again.
@@ -76,9 +76,10 @@ impl<D: Driver> Drop for Registration<D> {
 /// # Safety
 ///
 /// Only from the driver's callbacks, registered with this `D`.
-unsafe fn driver<'a, D: Driver>() -> &'a D {
-    // SAFETY: callbacks come only while registered, and then `DRIVER` is a valid `D`.
-    unsafe { &*DRIVER.load(Ordering::Acquire).cast::<D>() }
+unsafe fn driver<D: Driver>() -> ManuallyDrop<Arc<D>> {
+    // SAFETY: callbacks come only while registered, and then `DRIVER` is the pointer of an
+    // `Arc<D>` that the registration holds; we only look at it (`ManuallyDrop`).
+    ManuallyDrop::new(unsafe { Arc::from_raw(DRIVER.load(Ordering::Acquire).cast::<D>()) })
 }
 
 /// # Safety

@@ -138,34 +138,18 @@ impl XDomain {
         Ok(hop)
     }
 
-    /// Joins the rings to the wire. Sleeps; takes `tb->lock`.
-    pub(crate) fn enable_paths(
-        &self,
-        tx_hop: &OutHopId,
-        tx: &TxRing,
-        rx_hop: &InHopId,
-        rx: &RxRing,
-    ) -> Result<Paths> {
-        let paths = Paths {
-            tx_path: tx_hop.id,
-            tx_ring: tx.hop(),
-            rx_path: rx_hop.id,
-            rx_ring: rx.hop(),
-            xd: None,
-        };
-        // SAFETY: valid by the invariant; the numbers are those of rings and HopIDs that exist.
+    /// Joins rings to the wire. Sleeps; takes `tb->lock`.
+    pub(crate) fn enable_paths(&self, out: &OutHopId, in_: &InHopId, ends: Ends) -> Result<Paths> {
+        // SAFETY: valid by the invariant; the core checks the numbers, which are those of rings
+        // and HopIDs that exist.
         to_result(unsafe {
-            sys::tb_xdomain_enable_paths(
-                self.ptr.as_ptr(),
-                paths.tx_path,
-                paths.tx_ring,
-                paths.rx_path,
-                paths.rx_ring,
-            )
+            sys::tb_xdomain_enable_paths(self.ptr.as_ptr(), out.id, ends.tx, in_.id, ends.rx)
         })?;
         Ok(Paths {
-            xd: Some(self.clone()),
-            ..paths
+            xd: self.clone(),
+            tx_path: out.id,
+            rx_path: in_.id,
+            ends,
         })
     }
 
@@ -255,27 +239,40 @@ impl Drop for InHopId {
     }
 }
 
+/// Numbers of the two rings of a rail.
+pub(crate) struct Ends {
+    tx: c_int,
+    rx: c_int,
+}
+
+impl Ends {
+    pub(crate) fn of(tx: &TxRing, rx: &RxRing) -> Self {
+        Self {
+            tx: tx.hop(),
+            rx: rx.hop(),
+        }
+    }
+}
+
 /// Rings joined to the wire, until dropped. Dropping takes `tb->lock` unless the cable is gone.
 pub(crate) struct Paths {
-    xd: Option<XDomain>,
+    xd: XDomain,
     tx_path: c_int,
-    tx_ring: c_int,
     rx_path: c_int,
-    rx_ring: c_int,
+    ends: Ends,
 }
 
 impl Drop for Paths {
     fn drop(&mut self) {
-        let Some(xd) = &self.xd else { return };
         // SAFETY: the same numbers as enabled. A failure leaves nothing that we could do; the
         // core tears all paths down when the cable is pulled.
         let _ = unsafe {
             sys::tb_xdomain_disable_paths(
-                xd.as_ptr(),
+                self.xd.as_ptr(),
                 self.tx_path,
-                self.tx_ring,
+                self.ends.tx,
                 self.rx_path,
-                self.rx_ring,
+                self.ends.rx,
             )
         };
     }

@@ -1,0 +1,689 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A rail: a TX ring and an RX ring, made reliable by `proto::rail`.
+//!
+//! A frame to be sent takes a buffer, is filled outside the rail's lock, and gets its sequence
+//! when it is handed to the ring. Its buffer is kept until the other side has acknowledged it and
+//! the hardware has let go of it. Received frames are handed up straight from the ring's page.
+
+use super::fifo::Fifo;
+use super::pump::{Pump, Target};
+use super::{Peer, TxError};
+use crate::net::Net;
+use crate::proto::frame::{self, FrameError, Header, Opcode};
+use crate::proto::rail::{self as proto, Rx};
+use crate::thunderbolt::os::{self, now_us, Workqueue};
+use crate::thunderbolt::ring::{Kept, Received, RxRing, TxBuf, TxRing};
+use crate::thunderbolt::xdomain::{Ends, XDomain};
+use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SetOnce, SpinLock};
+use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, WorkItem};
+
+/// Frames taken from the ring before acknowledgements go out and others get the CPU.
+const BATCH: usize = 64;
+
+/// Buffers that only control frames may use.
+const CONTROL: usize = 16;
+
+/// RX descriptors that are not promised to the other side as credit: for control frames and
+/// frames that are sent again without need.
+const RX_SPARE: u32 = 32;
+
+/// A rail on which frames stay unacknowledged for this long is dead.
+const DEAD_AFTER_US: u64 = 5_000_000;
+
+/// Smallest ring: leaves as many data buffers as control ones.
+pub(super) const RING_MIN: u32 = 32;
+/// Largest ring that NHIs have.
+pub(super) const RING_MAX: u32 = 4096;
+
+/// What a rail tells the link that it belongs to. Called from work items, no lock held.
+pub(super) trait Owner: Send + Sync {
+    /// The answer to a ping of ours has come.
+    fn pong(self: Arc<Self>, nonce: u64);
+    /// The other side does not answer any more.
+    fn dead(self: Arc<Self>);
+}
+
+/// Counters, for debugging.
+pub(super) struct Counters {
+    pub(super) rx_frames: Atomic<u64>,
+    pub(super) control: Atomic<u64>,
+    pub(super) refused: Atomic<u64>,
+    /// Marked by the hardware: CRC error or overrun.
+    pub(super) damaged: Atomic<u64>,
+    /// Not understood, by reason.
+    pub(super) malformed: [Atomic<u64>; FrameError::COUNT],
+}
+
+/// A frame that is not acknowledged yet.
+struct Sent {
+    buf: KBox<TxBuf>,
+    len: usize,
+}
+
+struct State {
+    /// Taken out when the rail stops, so that whoever drops the rail last, in whatever context,
+    /// has nothing to free that sleeps.
+    tx: Option<TxRing>,
+    proto: proto::Rail,
+    /// Frames in flight, by sequence modulo the length, which is a power of two.
+    window: KVec<Option<Sent>>,
+    /// Frames received after a gap, likewise.
+    held: KVec<Option<Kept>>,
+    /// The sequence after the last that was given.
+    next_seq: u32,
+    free: KVec<KBox<TxBuf>>,
+    /// Not needed any more, but perhaps still in the ring.
+    draining: Fifo<KBox<TxBuf>>,
+    /// Buffers being filled by senders.
+    filling: u32,
+    /// Somebody was refused.
+    refused: bool,
+    closed: bool,
+    dead: bool,
+    /// When the timer runs, microseconds; 0: not.
+    timer_at: u64,
+}
+
+/// A rail.
+#[pin_data]
+pub(super) struct Rail {
+    pump: Arc<Pump<Rail>>,
+    queue: Arc<Workqueue>,
+    net: Arc<Net>,
+    owner: Arc<dyn Owner>,
+    /// Set when the rail is ready.
+    peer: SetOnce<Arc<Peer>>,
+    pub(super) counters: Counters,
+    #[pin]
+    state: SpinLock<State>,
+    /// Held while the pump runs; see also `State::tx`.
+    #[pin]
+    rx: Mutex<Option<RxRing>>,
+    #[pin]
+    timer: DelayedWork<Rail>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Rail { self.timer }
+}
+
+/// What a rail is made of, before anything is known about the other side.
+pub(super) struct Rings {
+    tx: TxRing,
+    rx: RxRing,
+    bufs: KVec<KBox<TxBuf>>,
+    pump: Arc<Pump<Rail>>,
+    size: u32,
+}
+
+impl Rings {
+    /// Allocates both rings with their buffers. Halves the size as long as memory is short, down
+    /// to [`RING_MIN`].
+    pub(super) fn new(xd: &XDomain, asked: u32, queue: &Arc<Workqueue>) -> Result<Self> {
+        let mut size = asked.clamp(RING_MIN, RING_MAX);
+        loop {
+            match Self::of_size(xd, size, queue) {
+                Err(e) if e == ENOMEM && size / 2 >= RING_MIN => size /= 2,
+                result => return result,
+            }
+        }
+    }
+
+    /// Descriptors in each ring.
+    pub(super) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Frames in flight at most that these rings can keep.
+    pub(super) fn window(&self) -> u16 {
+        let window = (self.size - 1 - CONTROL as u32).min(proto::MAX_WINDOW);
+        // `MAX_WINDOW` is far below.
+        window as u16
+    }
+
+    /// Receive descriptors that data frames may use.
+    pub(super) fn rx_capacity(&self) -> u16 {
+        // `RING_MAX` is far below.
+        (self.size - 1 - RX_SPARE.min(self.size / 4)) as u16
+    }
+
+    /// For [`XDomain::enable_paths`].
+    pub(super) fn ends(&self) -> Ends {
+        Ends::of(&self.tx, &self.rx)
+    }
+
+    fn of_size(xd: &XDomain, size: u32, queue: &Arc<Workqueue>) -> Result<Self> {
+        let pump = Pump::new(queue.clone())?;
+        let tx = TxRing::new(xd, size)?;
+        let rx = RxRing::new(xd, size, pump.clone())?;
+        // At most one less than descriptors: see `TxRing::submit`. Some more than the window has,
+        // for frames that are acknowledged before the hardware says that it is done with them.
+        let most = proto::MAX_WINDOW as usize + 4 * CONTROL;
+        let count = (size as usize).saturating_sub(1).min(most);
+        let mut bufs = KVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            bufs.push(tx.new_buf()?, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            tx,
+            rx,
+            bufs,
+            pump,
+            size,
+        })
+    }
+}
+
+impl State {
+    /// Takes back what the hardware has let go of.
+    fn collect(&mut self) {
+        if let Some(tx) = &self.tx {
+            tx.reap();
+        }
+        while self.draining.front().is_some_and(|buf| !buf.in_ring()) {
+            if let Some(buf) = self.draining.pop() {
+                // As many places as buffers: cannot fail.
+                let _ = self.free.push_within_capacity(buf);
+            }
+        }
+    }
+
+    fn drain(&mut self, buf: KBox<TxBuf>) {
+        // As many places as buffers: cannot fail.
+        let _ = self.draining.push(buf);
+    }
+
+    fn slot(&mut self, seq: u32) -> Option<&mut Option<Sent>> {
+        let mask = self.window.len().wrapping_sub(1);
+        self.window.get_mut(seq as usize & mask)
+    }
+
+    fn held_at(&mut self, seq: u32) -> Option<&mut Option<Kept>> {
+        let mask = self.held.len().wrapping_sub(1);
+        self.held.get_mut(seq as usize & mask)
+    }
+
+    fn has_room(&self) -> bool {
+        self.free.len() > CONTROL && self.proto.room() > 0
+    }
+
+    /// Frees the buffers of frames that have been acknowledged since `una` was `from`.
+    fn acked(&mut self, from: u32) {
+        let to = self.proto.una();
+        let mut seq = from;
+        while seq != to {
+            if let Some(sent) = self.slot(seq).and_then(Option::take) {
+                self.drain(sent.buf);
+            }
+            seq = seq.wrapping_add(1);
+        }
+    }
+
+    /// Sends a control frame, if there is a buffer; otherwise it is as good as lost, which the
+    /// protocol copes with.
+    fn control(&mut self, header: &Header, payload: &[u8]) {
+        let Some(mut buf) = self.free.pop() else {
+            return;
+        };
+        let bytes = buf.bytes();
+        if let Ok(begin) = header.emit(&[], payload.len(), bytes) {
+            let end = begin + payload.len();
+            if let Some(to) = bytes.get_mut(begin..end) {
+                to.copy_from_slice(payload);
+            }
+            self.submit(&mut buf, end);
+        }
+        self.drain(buf);
+    }
+
+    /// A ring that has stopped loses the frame, as a pulled cable would.
+    fn submit(&self, buf: &mut KBox<TxBuf>, len: usize) {
+        if let Some(tx) = &self.tx {
+            let _ = tx.submit(buf, len);
+        }
+    }
+
+    /// Sends again what has to be.
+    fn resend(&mut self, now: u64) {
+        let mut from = self.proto.una();
+        while let Some(seq) = self.proto.next_retransmit(from) {
+            from = seq.wrapping_add(1);
+            let Some(mut sent) = self.slot(seq).and_then(Option::take) else {
+                continue;
+            };
+            // A frame that still waits in the ring is on its way already.
+            if !sent.buf.in_ring() {
+                let (ack, credit) = self.proto.fields();
+                if let Some(bytes) = sent.buf.bytes().get_mut(..sent.len) {
+                    frame::patch_rail_fields(bytes, ack, credit);
+                }
+                self.submit(&mut sent.buf, sent.len);
+                self.proto.retransmitted(seq, now);
+            }
+            if let Some(slot) = self.slot(seq) {
+                *slot = Some(sent);
+            }
+        }
+    }
+
+    /// Sends the control frames that are due. Returns how many.
+    fn send_controls(&mut self, now: u64) -> u64 {
+        let mut payload = [0; proto::CONTROL_MAX];
+        let mut count = 0;
+        while let Some((header, len)) = self.proto.poll_control(now, &mut payload) {
+            self.control(&header, payload.get(..len).unwrap_or_default());
+            count += 1;
+        }
+        count
+    }
+}
+
+impl Rail {
+    /// Makes a rail of `rings`, with at most `window` frames in flight, as agreed. It works after
+    /// [`Rail::start`].
+    pub(super) fn new(
+        rings: Rings,
+        window: u16,
+        queue: Arc<Workqueue>,
+        net: Arc<Net>,
+        owner: Arc<dyn Owner>,
+    ) -> Result<Arc<Self>> {
+        let window = u32::from(window.min(rings.window()));
+        let config = proto::Config {
+            window,
+            rx_capacity: u32::from(rings.rx_capacity()).min(window),
+            dead_after_us: DEAD_AFTER_US,
+        };
+        let Rings {
+            tx, rx, bufs, pump, ..
+        } = rings;
+        // A power of two: sequences wrap at 2^32.
+        let places = window.next_power_of_two() as usize;
+        let draining = Fifo::new(bufs.len())?;
+        let state = State {
+            tx: Some(tx),
+            proto: proto::Rail::new(config, now_us()),
+            window: table(places)?,
+            held: table(places)?,
+            next_seq: 0,
+            free: bufs,
+            draining,
+            filling: 0,
+            refused: false,
+            closed: true,
+            dead: false,
+            timer_at: 0,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                pump,
+                queue,
+                net,
+                owner,
+                peer: SetOnce::new(),
+                counters: Counters::new(),
+                state <- new_spinlock!(state, "tbrdma_rail"),
+                rx <- new_mutex!(Some(rx), "tbrdma_rail_rx"),
+                timer <- new_delayed_work!("tbrdma_rail"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Starts the rings, ready to receive.
+    pub(super) fn start(self: &Arc<Self>) -> Result {
+        self.pump.connect(self.clone());
+        {
+            let mut state = self.state.lock();
+            state.closed = false;
+            if let Some(tx) = &state.tx {
+                tx.start();
+            }
+        }
+        match &*self.rx.lock() {
+            Some(rx) => rx.start(),
+            None => Err(ESHUTDOWN),
+        }
+    }
+
+    /// Ends the rail: afterwards nothing is sent or delivered, no work of it runs, and no buffer
+    /// is in the hardware. Sleeps, briefly. The paths have to be disabled before.
+    pub(super) fn stop(self: &Arc<Self>) {
+        self.state.lock().closed = true;
+        // Senders that hold a buffer are copying into it under a spinlock: soon done. They must
+        // not be the ones who drop the last buffer, for that sleeps.
+        while self.state.lock().filling != 0 {
+            os::sleep_ms(1);
+        }
+        Pump::disconnect(&self.pump);
+        os::cancel_sync::<_, 0>(self);
+        // Dropping a ring stops it first.
+        drop(self.rx.lock().take());
+        let (tx, parts) = {
+            let mut state = self.state.lock();
+            let window = core::mem::take(&mut state.window);
+            state.held = KVec::new();
+            let free = core::mem::take(&mut state.free);
+            let draining = core::mem::replace(&mut state.draining, Fifo::empty());
+            (state.tx.take(), (window, free, draining))
+        };
+        if let Some(tx) = &tx {
+            tx.stop();
+        }
+        drop(parts);
+    }
+
+    /// Opens the rail for the frames of `peer`.
+    pub(super) fn set_peer(&self, peer: Arc<Peer>) {
+        self.peer.populate(peer);
+    }
+
+    /// Ends the rail as if the other side did not answer any more.
+    pub(super) fn declare_dead(&self) {
+        self.state.lock().dead = true;
+        self.owner.clone().dead();
+    }
+
+    /// See [`Peer::send`].
+    pub(super) fn send(
+        self: &Arc<Self>,
+        mut header: Header,
+        ext: &[u8],
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result,
+    ) -> Result<(), TxError> {
+        let mut buf = self.take_buf()?;
+        // Filled outside the lock: other QPs go on meanwhile.
+        let bytes = buf.bytes();
+        let filled = match header.emit(ext, payload_len, bytes) {
+            Ok(begin) => match bytes.get_mut(begin..begin + payload_len) {
+                Some(to) => fill(to).map(|()| begin + payload_len),
+                None => Err(EMSGSIZE),
+            },
+            Err(_) => Err(EMSGSIZE),
+        };
+        let mut state = self.state.lock();
+        state.filling -= 1;
+        let end = if state.closed || state.dead {
+            Err(TxError::Down)
+        } else {
+            filled.map_err(TxError::Fill)
+        };
+        let end = match end {
+            Ok(end) => end,
+            Err(e) => {
+                state.proto.cancel();
+                let _ = state.free.push_within_capacity(buf);
+                return Err(e);
+            }
+        };
+        let now = now_us();
+        let seq = state.proto.commit(&mut header, now);
+        state.next_seq = seq.wrapping_add(1);
+        // It went well with the same lengths before.
+        let _ = header.emit(ext, payload_len, buf.bytes());
+        state.submit(&mut buf, end);
+        if let Some(slot) = state.slot(seq) {
+            *slot = Some(Sent { buf, len: end });
+        }
+        self.arm(&mut state, now);
+        Ok(())
+    }
+
+    fn take_buf(&self) -> Result<KBox<TxBuf>, TxError> {
+        let mut state = self.state.lock();
+        if state.closed || state.dead {
+            return Err(TxError::Down);
+        }
+        if !state.has_room() {
+            state.collect();
+        }
+        if state.free.len() > CONTROL && state.proto.reserve() {
+            if let Some(buf) = state.free.pop() {
+                state.filling += 1;
+                return Ok(buf);
+            }
+            state.proto.cancel();
+        }
+        state.refused = true;
+        self.counters.refused.fetch_add(1, Relaxed);
+        Err(TxError::Full)
+    }
+
+    /// Asks the other side to prove that the path works; [`Owner::pong`] tells of the answer.
+    pub(super) fn ping(&self, nonce: u64) {
+        self.send_control(Opcode::Ping, &nonce.to_le_bytes());
+    }
+
+    fn send_control(&self, opcode: Opcode, payload: &[u8]) {
+        let mut state = self.state.lock();
+        if state.closed {
+            return;
+        }
+        state.collect();
+        let (ack, credit) = state.proto.fields();
+        let header = Header {
+            opcode,
+            seq: state.next_seq,
+            ack,
+            credit,
+            ..Header::default()
+        };
+        state.control(&header, payload);
+        self.counters.control.fetch_add(1, Relaxed);
+    }
+
+    /// Does what the protocol wants done now: repeats, control frames, the timer.
+    fn work_off(self: &Arc<Self>, state: &mut State, now: u64) {
+        state.resend(now);
+        let sent = state.send_controls(now);
+        self.counters.control.fetch_add(sent, Relaxed);
+        state.dead |= state.proto.is_dead(now);
+        self.arm(state, now);
+    }
+
+    /// Makes the timer run when the protocol wants it.
+    fn arm(self: &Arc<Self>, state: &mut State, now: u64) {
+        let Some(deadline) = state.proto.next_timeout() else {
+            return;
+        };
+        if state.closed || (state.timer_at != 0 && state.timer_at <= deadline) {
+            return;
+        }
+        state.timer_at = deadline.max(1);
+        let ms = deadline.saturating_sub(now).div_ceil(1000);
+        self.queue
+            .retime::<_, 0>(self.clone(), u32::try_from(ms).unwrap_or(u32::MAX));
+    }
+
+    /// One frame from the ring. Returns whether something was handed up.
+    fn receive(self: &Arc<Self>, rx: &RxRing, frame: Received<'_>, now: u64) -> bool {
+        let Some(bytes) = frame.bytes() else {
+            self.counters.damaged.fetch_add(1, Relaxed);
+            return false;
+        };
+        let (header, ext, payload) = match Header::parse(bytes) {
+            Ok(parsed) => parsed,
+            Err(e) => {
+                if let Some(counter) = self.counters.malformed.get(e.index()) {
+                    counter.fetch_add(1, Relaxed);
+                }
+                return false;
+            }
+        };
+        self.counters.rx_frames.fetch_add(1, Relaxed);
+        if header.opcode.is_sequenced() && self.peer.as_ref().is_none() {
+            // The other side is ready before us: it has to send that again.
+            return false;
+        }
+        let verdict = {
+            let mut state = self.state.lock();
+            let una = state.proto.una();
+            let verdict = state.proto.on_frame(&header, payload, now);
+            state.acked(una);
+            verdict
+        };
+        match verdict {
+            Rx::Deliver => {
+                self.deliver(&header, ext, payload);
+                drop(frame);
+                self.deliver_held(rx);
+                true
+            }
+            Rx::Hold => {
+                let kept = frame.keep();
+                let mut state = self.state.lock();
+                if let Some(place) = state.held_at(header.seq) {
+                    *place = Some(kept);
+                }
+                false
+            }
+            Rx::Control => {
+                self.control_frame(&header, payload);
+                false
+            }
+            Rx::Duplicate | Rx::Outside => false,
+        }
+    }
+
+    /// Hands up what had to wait for a frame that has come now.
+    fn deliver_held(self: &Arc<Self>, rx: &RxRing) {
+        loop {
+            let kept = {
+                let mut state = self.state.lock();
+                let Some(seq) = state.proto.next_held() else {
+                    return;
+                };
+                state.held_at(seq).and_then(Option::take)
+            };
+            let Some(frame) = kept.and_then(|kept| rx.restore(kept)) else {
+                continue;
+            };
+            // It was understood when it came, and nobody has touched it since.
+            if let Some(Ok((header, ext, payload))) = frame.bytes().map(Header::parse) {
+                self.deliver(&header, ext, payload);
+            }
+        }
+    }
+
+    fn deliver(&self, header: &Header, ext: &[u8], payload: &[u8]) {
+        let Some(peer) = self.peer.as_ref() else {
+            return;
+        };
+        if header.opcode == Opcode::Netdev {
+            self.net.receive(&peer.mac(), payload);
+        } else {
+            peer.upcalls().deliver(peer, header, ext, payload);
+        }
+    }
+
+    fn control_frame(&self, header: &Header, payload: &[u8]) {
+        match header.opcode {
+            Opcode::Ping => {
+                self.send_control(Opcode::Pong, payload.get(..8).unwrap_or_default());
+            }
+            Opcode::Pong => {
+                if let Some(nonce) = payload.first_chunk::<8>() {
+                    self.owner.clone().pong(u64::from_le_bytes(*nonce));
+                }
+            }
+            _ => (),
+        }
+    }
+
+    /// After frames or time have passed: control frames, room for those who wait, a dead rail.
+    fn settle(self: &Arc<Self>, now: u64) {
+        let (resume, dead) = {
+            let mut state = self.state.lock();
+            if state.closed {
+                return;
+            }
+            state.collect();
+            let was_dead = state.dead;
+            self.work_off(&mut state, now);
+            let resume = state.refused && state.has_room();
+            if resume {
+                state.refused = false;
+            }
+            (resume, state.dead && !was_dead)
+        };
+        if resume {
+            if let Some(peer) = self.peer.as_ref() {
+                peer.upcalls().tx_ready(peer);
+            }
+            Net::kick(&self.net);
+        }
+        if dead {
+            self.owner.clone().dead();
+        }
+    }
+}
+
+impl Target for Rail {
+    fn pump(this: &Arc<Self>) -> bool {
+        let rx = this.rx.lock();
+        let Some(rx) = &*rx else { return false };
+        let now = now_us();
+        let mut taken = 0;
+        let mut delivered = false;
+        while taken < BATCH {
+            let Some(frame) = rx.poll() else { break };
+            taken += 1;
+            delivered |= this.receive(rx, frame, now);
+        }
+        if delivered {
+            if let Some(peer) = this.peer.as_ref() {
+                peer.upcalls().batch_end(peer);
+            }
+        }
+        this.settle(now_us());
+        if taken == BATCH {
+            return true;
+        }
+        rx.poll_done();
+        false
+    }
+}
+
+impl WorkItem for Rail {
+    type Pointer = Arc<Self>;
+
+    /// The timer.
+    fn run(this: Arc<Self>) {
+        let now = now_us();
+        {
+            let mut state = this.state.lock();
+            state.timer_at = 0;
+            if state.closed {
+                return;
+            }
+            state.proto.on_timeout(now);
+        }
+        // An interrupt may have been lost; looking costs nothing.
+        Pump::ask(&this.pump);
+        this.settle(now);
+    }
+}
+
+impl Counters {
+    fn new() -> Self {
+        Self {
+            rx_frames: Atomic::new(0),
+            control: Atomic::new(0),
+            refused: Atomic::new(0),
+            damaged: Atomic::new(0),
+            malformed: [const { Atomic::new(0) }; FrameError::COUNT],
+        }
+    }
+}
+
+/// A table of `places` empty places.
+fn table<T>(places: usize) -> Result<KVec<Option<T>>> {
+    let mut table = KVec::with_capacity(places, GFP_KERNEL)?;
+    for _ in 0..places {
+        table.push(None, GFP_KERNEL)?;
+    }
+    Ok(table)
+}
