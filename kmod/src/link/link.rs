@@ -9,7 +9,7 @@ use super::peer::Identity;
 use super::rail::{Owner, Rail, Rings};
 use super::{Peer, Shared};
 use crate::params;
-use crate::print::{log_err, log_info, log_notice, log_warn};
+use crate::print::{log_debug, log_err, log_info, log_notice, log_warn};
 use crate::proto::hello::{
     Action, Agreed, Facts, Hello, Kind, Message, State, MAX_RAILS, VERSIONS,
 };
@@ -72,6 +72,8 @@ pub(super) struct Link {
     shared: Arc<Shared>,
     xd: XDomain,
     running: Atomic<u32>,
+    /// A request of ours waits for its answer.
+    asking: Atomic<u32>,
     /// The rail may be sending or receiving.
     active: Atomic<u32>,
     /// The rail belongs to a peer that is up.
@@ -103,6 +105,7 @@ impl Link {
                 shared,
                 xd,
                 running: Atomic::new(0),
+                asking: Atomic::new(0),
                 active: Atomic::new(0),
                 up: Atomic::new(0),
                 ping_nonce: os::random_u64(),
@@ -159,7 +162,8 @@ impl Link {
         }
     }
 
-    /// A message with this link's route has come: answers it if it is about this cable.
+    /// A message with this link's route has come. If it is a request about this cable, answers
+    /// it and returns `true`.
     pub(super) fn message(self: &Arc<Self>, body: &[u8]) -> bool {
         let Some(message) = Message::parse(body) else {
             return false;
@@ -168,9 +172,15 @@ impl Link {
         if facts.router != self.xd.remote_uuid() || facts.peer_router != self.xd.local_uuid() {
             return false;
         }
-        if matches!(message.kind, Kind::HelloAck | Kind::ByeAck) {
-            // The answer to a request that we have given up.
-            return true;
+        // The core shows us answers too, before it looks for the request that waits for them: it
+        // must go on looking. Only a refusal can be both.
+        let is_answer = match message.kind {
+            Kind::HelloAck | Kind::ByeAck => true,
+            Kind::Refused(_) => self.asking.load(Acquire) != 0,
+            Kind::Hello | Kind::Bye => false,
+        };
+        if is_answer {
+            return false;
         }
         let answer = {
             let mut talk = self.talk.lock();
@@ -186,6 +196,12 @@ impl Link {
                 Some(answer)
             }
         };
+        log_debug!(
+            "link {}: got {:?}, answer {:?}",
+            self.id,
+            message.kind,
+            answer.map(|answer| answer.kind)
+        );
         if let Some(answer) = answer {
             self.answer(&answer);
         }
@@ -204,8 +220,12 @@ impl Link {
         let body = request.emit();
         let message = protocol::Message::new(&self.xd, &body)?;
         let mut response = ResponseBuf::new();
-        self.xd
-            .request(message.as_bytes(), response.as_mut(body.len()), timeout_ms)?;
+        self.asking.store(1, Release);
+        let sent = self
+            .xd
+            .request(message.as_bytes(), response.as_mut(body.len()), timeout_ms);
+        self.asking.store(0, Release);
+        sent?;
         let answer = Message::parse(response.body()).ok_or(EPROTO)?;
         // Another link with the same route may be what it is about.
         if answer.facts.router != self.xd.remote_uuid() {
@@ -245,6 +265,12 @@ impl Link {
         match action {
             Action::Request(message) => {
                 let answer = self.ask(&message, ANSWER_MS);
+                log_debug!(
+                    "link {}: asked {:?}, got {:?}",
+                    self.id,
+                    message.kind,
+                    answer.map(|answer| answer.kind)
+                );
                 self.with_hello(|hello| match answer {
                     Ok(answer) => hello.on_response(&answer, now_us()),
                     Err(_) => hello.on_request_failed(now_us()),

@@ -108,7 +108,8 @@ fn parse(message: &[u8]) -> Option<(u64, &[u8])> {
 pub(crate) trait Receiver: Send + Sync + 'static {
     /// A message has come on some cable with this route; nothing about it is to be trusted.
     /// Called in process context and must not wait for other messages, nor for long.
-    /// Returns whether it was for us.
+    /// Returns whether it was a request for us. Answers to requests of ours come by here too
+    /// and have to be left alone.
     fn message(&self, route: u64, body: &[u8]) -> bool;
 }
 
