@@ -143,26 +143,14 @@ impl Context {
     pub(crate) unsafe fn of(library: &Library, public: *mut c_void) -> Self {
         let back = VERBS_CONTEXT_AT + library.family.context_offset();
         // SAFETY: that is how far the public part is into the memory of our contexts.
-        Self {
-            base: unsafe { public.cast::<u8>().sub(back) },
-        }
+        let base = unsafe { public.cast::<u8>().sub(back) };
+        Self { base }
     }
 
     /// `struct verbs_context`.
     pub(crate) fn verbs(&self) -> *mut c_void {
         // SAFETY: within the memory.
         unsafe { self.base.add(VERBS_CONTEXT_AT).cast() }
-    }
-
-    /// `struct ibv_context`.
-    pub(crate) fn public(&self, library: &Library) -> *mut c_void {
-        // SAFETY: within the memory; the family was checked.
-        unsafe {
-            self.verbs()
-                .cast::<u8>()
-                .add(library.family.context_offset())
-                .cast()
-        }
     }
 
     fn private(&mut self) -> *mut Private {

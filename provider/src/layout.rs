@@ -77,11 +77,6 @@ impl Family {
             .map(|(name, _)| *name)
     }
 
-    /// How many operations there are.
-    pub fn len(self) -> usize {
-        self.operations().count()
-    }
-
     /// The place of an operation in the table.
     pub fn slot(self, operation: &str) -> Option<usize> {
         self.operations().position(|name| name == operation)
