@@ -25,6 +25,12 @@ void tbrdma_synchronize_rcu_tasks(void)
 	synchronize_rcu_tasks();
 }
 
+/* Memory for buffers is wanted, not needed: no OOM killer, no report. */
+unsigned long tbrdma_alloc_page(void)
+{
+	return get_zeroed_page(GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
+}
+
 struct router_search {
 	char *text;
 	uuid_t lowest;

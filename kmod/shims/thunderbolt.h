@@ -16,6 +16,7 @@
 /* A struct workqueue_struct; void, since bindgen would make another opaque type of it. */
 void *tbrdma_alloc_workqueue(const char *name, bool data);
 void tbrdma_synchronize_rcu_tasks(void);
+unsigned long tbrdma_alloc_page(void);
 
 int tbrdma_lowest_router_uuid(u8 uuid[16]);
 bool tbrdma_product_uuid(u8 uuid[16]);

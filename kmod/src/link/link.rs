@@ -14,7 +14,7 @@ use crate::proto::hello::{
     Action, Agreed, Facts, Hello, Kind, Message, State, MAX_RAILS, VERSIONS,
 };
 use crate::thunderbolt::os::{self, now_us};
-use crate::thunderbolt::protocol::{self, ResponseBuf, BODY_MAX};
+use crate::thunderbolt::protocol::{self, ResponseBuf};
 use crate::thunderbolt::xdomain::{InHopId, OutHopId, Paths, XDomain};
 use kernel::fmt;
 use kernel::prelude::*;
@@ -30,8 +30,6 @@ const BYE_MS: u32 = 200;
 
 /// Pause before resources are asked for again that were not there, milliseconds.
 const RETRY_MS: u32 = 5_000;
-
-const _: () = assert!(crate::proto::hello::MESSAGE_LEN <= BODY_MAX);
 
 /// Speed of a link.
 pub(super) struct Speed {
@@ -226,10 +224,10 @@ impl Link {
             .request(message.as_bytes(), response.as_mut(body.len()), timeout_ms);
         self.asking.store(0, Release);
         sent?;
-        let answer = Message::parse(response.body()).ok_or(EPROTO)?;
+        let answer = Message::parse(response.body()).ok_or(EIO)?;
         // Another link with the same route may be what it is about.
         if answer.facts.router != self.xd.remote_uuid() {
-            return Err(EPROTO);
+            return Err(EIO);
         }
         Ok(answer)
     }
@@ -291,7 +289,11 @@ impl Link {
             }
             Action::Ready(agreed) => {
                 if let Err(e) = self.open(resources, &agreed) {
-                    self.report(resources, e, "cannot be used");
+                    let what = match e {
+                        EEXIST => "leads to this host, or to one with an address that is in use",
+                        _ => "cannot be used",
+                    };
+                    self.report(resources, e, what);
                     self.with_hello(|hello| hello.broken(now_us()));
                 }
             }

@@ -281,7 +281,7 @@ impl Shared {
             None => {
                 // Nobody may pass for this host, nor for another one that is here already.
                 if self.table.by_mac(&identity.mac).is_some() {
-                    return Err(EADDRINUSE);
+                    return Err(EEXIST);
                 }
                 let id = self.next_id.fetch_add(1, Relaxed);
                 let peer = Peer::remote(

@@ -139,6 +139,10 @@ impl WorkItem<EVENTS> for Peer {
         if tell_up {
             this.upcalls.peer_up(&this);
         }
+        // Now, so that nothing is delivered before `peer_up`.
+        for rail in this.rails.lock().iter() {
+            rail.open();
+        }
         if tell_down {
             this.upcalls.peer_down(&this);
         }

@@ -15,7 +15,7 @@ use crate::thunderbolt::os::{self, now_us, Workqueue};
 use crate::thunderbolt::ring::{Kept, Received, RxRing, TxBuf, TxRing};
 use crate::thunderbolt::xdomain::{Ends, XDomain};
 use kernel::prelude::*;
-use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SetOnce, SpinLock};
 use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, WorkItem};
 
@@ -95,6 +95,8 @@ pub(super) struct Rail {
     owner: Arc<dyn Owner>,
     /// Set when the rail is ready.
     peer: SetOnce<Arc<Peer>>,
+    /// Frames may be handed up.
+    open: Atomic<u32>,
     pub(super) counters: Counters,
     #[pin]
     state: SpinLock<State>,
@@ -323,6 +325,7 @@ impl Rail {
                 net,
                 owner,
                 peer: SetOnce::new(),
+                open: Atomic::new(0),
                 counters: Counters::new(),
                 state <- new_spinlock!(state, "tbrdma_rail"),
                 rx <- new_mutex!(Some(rx), "tbrdma_rail_rx"),
@@ -344,7 +347,7 @@ impl Rail {
         }
         match &*self.rx.lock() {
             Some(rx) => rx.start(),
-            None => Err(ESHUTDOWN),
+            None => Err(ENODEV),
         }
     }
 
@@ -375,9 +378,14 @@ impl Rail {
         drop(parts);
     }
 
-    /// Opens the rail for the frames of `peer`.
+    /// Says whose the rail is.
     pub(super) fn set_peer(&self, peer: Arc<Peer>) {
         self.peer.populate(peer);
+    }
+
+    /// From now on frames are taken: the layer above knows the peer.
+    pub(super) fn open(&self) {
+        self.open.store(1, Release);
     }
 
     /// Ends the rail as if the other side did not answer any more.
@@ -514,7 +522,7 @@ impl Rail {
             }
         };
         self.counters.rx_frames.fetch_add(1, Relaxed);
-        if header.opcode.is_sequenced() && self.peer.as_ref().is_none() {
+        if header.opcode.is_sequenced() && self.open.load(Acquire) == 0 {
             // The other side is ready before us: it has to send that again.
             return false;
         }

@@ -47,12 +47,11 @@ unsafe impl Send for PageBuf {}
 unsafe impl Sync for PageBuf {}
 
 impl PageBuf {
-    /// Allocates a zeroed page; sleeps. A zeroed page never sends left-over kernel memory to a
-    /// peer, whatever goes wrong above.
+    /// Allocates a zeroed page; sleeps. Fails rather than having a process killed for it. A zeroed
+    /// page never sends left-over kernel memory to a peer, whatever goes wrong above.
     pub(crate) fn new() -> Result<Self> {
-        let flags = sys::GFP_KERNEL | sys::__GFP_ZERO | sys::__GFP_NOWARN;
-        // SAFETY: order 0, flags valid in process context.
-        let addr = unsafe { sys::get_free_pages_noprof(flags, 0) };
+        // SAFETY: called in process context.
+        let addr = unsafe { sys::tbrdma_alloc_page() };
         // INVARIANT: a non-zero return is the address of a page that is ours.
         Ok(Self {
             addr: NonNull::new(addr as *mut u8).ok_or(ENOMEM)?,

@@ -24,9 +24,6 @@ const PROTOCOL: [u8; 16] = [
 /// Bytes before the body.
 const HEADER: usize = 28;
 
-/// Bytes of a body at most; a body's length is a multiple of 4.
-pub(crate) const BODY_MAX: usize = MESSAGE_MAX - HEADER;
-
 /// The core sets the top bit of the route in messages that come in.
 const ROUTE_MASK: u64 = !(1 << 63);
 
@@ -37,7 +34,8 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// A message over `xd` with this body, zero-padded to a multiple of 4.
+    /// A message over `xd` with this body, zero-padded to a multiple of 4; `EMSGSIZE` if it is
+    /// longer than a control frame allows, 224 bytes.
     pub(crate) fn new(xd: &XDomain, body: &[u8]) -> Result<Self> {
         let body_len = body.len().next_multiple_of(4);
         let len = HEADER + body_len;

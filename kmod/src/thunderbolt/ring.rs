@@ -360,16 +360,6 @@ impl RxRing {
         Ok(())
     }
 
-    /// Afterwards no interrupt calls [`Wake::wake`] any more. Sleeps.
-    pub(crate) fn stop(&self) {
-        self.ring.stop();
-    }
-
-    /// Buffers in use.
-    pub(crate) fn capacity(&self) -> usize {
-        self.bufs.len()
-    }
-
     fn post(&self, buf: &RxBuf) -> Result {
         // SAFETY: ring and mapping belong together, and nobody reads the page now.
         unsafe {
@@ -417,7 +407,7 @@ impl RxRing {
         })
     }
 
-    /// Unmasks the interrupt again. Not after `stop`.
+    /// Unmasks the interrupt again.
     pub(crate) fn poll_done(&self) {
         // SAFETY: the ring is valid; the core locks it.
         unsafe { sys::tb_ring_poll_complete(self.ring.ptr.as_ptr()) };

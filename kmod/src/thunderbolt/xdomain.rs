@@ -12,13 +12,6 @@ use kernel::prelude::*;
 /// (USB4 v2, 6.4.3).
 pub(crate) const MESSAGE_MAX: usize = 252;
 
-/// Kind of an XDomain message (the PDF of its control frame).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MessageKind {
-    Request,
-    Response,
-}
-
 /// A counted reference to an XDomain connection.
 ///
 /// It may outlive the connection: calls then fail or do nothing.
@@ -108,7 +101,7 @@ impl XDomain {
         unsafe { (&raw const (*self.ptr.as_ptr()).is_unplugged).read_volatile() }
     }
 
-    /// Reserves a HopID for frames that we send; a free one near `wanted`.
+    /// Reserves a HopID for frames that we send.
     pub(crate) fn alloc_out_hopid(&self) -> Result<OutHopId> {
         // SAFETY: valid by the invariant.
         let id = unsafe { sys::tb_xdomain_alloc_out_hopid(self.ptr.as_ptr(), -1) };
