@@ -1,3 +1,48 @@
-//! See the crate description.
+//! `cargo xtask`: packages, tests, the lab and the demonstration.
 
-fn main() {}
+mod build;
+mod lab;
+mod package;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Builds, packages, tests and demonstrates tbrdma.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make the Debian packages.
+    Package,
+    /// Virtual machines joined by an emulated USB4 cable.
+    #[command(subcommand)]
+    Lab(lab::Command),
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<ExitCode> {
+    match Arguments::parse().command {
+        Command::Package => {
+            for deb in package::package(&package::Options::new(build::repository()))? {
+                println!("{}", deb.display());
+            }
+        }
+        Command::Lab(command) => return lab::run(command),
+    }
+    Ok(ExitCode::SUCCESS)
+}

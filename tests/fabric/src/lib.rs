@@ -1,1 +1,4 @@
-//! See the crate description.
+//! Emulated USB4 host routers and cables over vfio-user.
+
+pub mod client;
+pub mod protocol;

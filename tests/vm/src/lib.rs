@@ -1,1 +1,22 @@
-//! See the crate description.
+//! Virtual machines with stock Debian kernels, joined by an emulated USB4 fabric.
+//!
+//! - [`cache`]: the one place outside the checkout where what is expensive is kept, by content
+//! - [`debian`]: Debian root file systems
+//! - [`image`]: the guests' disk and initramfs, made from such a root
+//! - [`lab`]: machines, cables, and how to talk to them
+//! - [`health`]: what a guest's kernel log must not contain
+//!
+//! Everything needs root, and works on Debian 12 and newer. QEMU comes from Debian's backports and
+//! is run from a root of its own, whatever the host has.
+
+pub mod cache;
+pub mod command;
+pub mod debian;
+pub mod health;
+pub mod image;
+pub mod lab;
+mod machine;
+mod ssh;
+
+pub use lab::{Lab, Options};
+pub use ssh::quote;

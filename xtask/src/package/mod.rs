@@ -7,6 +7,8 @@
 //! Equal inputs give equal packages: all times are those of the last commit (or `SOURCE_DATE_EPOCH`).
 
 mod deb;
+pub mod install;
+pub mod layer;
 mod programs;
 mod recipe;
 mod rust_tree;
@@ -166,7 +168,7 @@ fn not_started(command: &Command) -> String {
     )
 }
 
-fn describe(command: &Command) -> String {
+pub(crate) fn describe(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {
         text.push(' ');

@@ -1,0 +1,184 @@
+//! What is expensive to make is kept outside the checkout, by content.
+//!
+//! An entry's name has a hash of everything that went into it. It is made in a temporary place and
+//! renamed when it is complete, so that an entry that exists is whole. Two processes do not make
+//! the same entry at once.
+
+use anyhow::{Context, Result};
+use nix::fcntl::{Flock, FlockArg};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Entries of a kind that are kept besides the one in use.
+const KEEP: usize = 2;
+/// Entries used within this time are kept in any case.
+const YOUNG: Duration = Duration::from_secs(24 * 3600);
+
+/// The cache.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+/// A hash of inputs.
+#[derive(Default)]
+pub struct Key(Sha256);
+
+impl Key {
+    /// Takes an input in; the parts do not run into each other.
+    pub fn with(mut self, part: impl AsRef<[u8]>) -> Self {
+        let part = part.as_ref();
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part);
+        self
+    }
+
+    /// Takes a file's content in.
+    pub fn with_file(self, path: &Path) -> Result<Self> {
+        let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(self.with(content))
+    }
+
+    fn finish(self) -> String {
+        self.0
+            .finalize()
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+}
+
+impl Cache {
+    /// `$TBRDMA_CACHE`, or `/var/cache/tbrdma`.
+    pub fn open() -> Result<Self> {
+        let dir = std::env::var_os("TBRDMA_CACHE")
+            .map_or_else(|| PathBuf::from("/var/cache/tbrdma"), PathBuf::from);
+        fs::create_dir_all(&dir).with_context(|| {
+            format!(
+                "cannot make the cache {}; set TBRDMA_CACHE to a folder that you may write",
+                dir.display()
+            )
+        })?;
+        Ok(Self { dir })
+    }
+
+    /// The folder itself.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The entry of this kind with this key; `make` fills a fresh path if it is not there.
+    pub fn entry(
+        &self,
+        kind: &str,
+        key: Key,
+        make: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        let name = format!("{kind}-{}", key.finish());
+        let path = self.dir.join(&name);
+        let lock = File::create(self.dir.join(format!("{name}.lock")))?;
+        let _lock = Flock::lock(lock, FlockArg::LockExclusive)
+            .map_err(|(_, error)| error)
+            .with_context(|| format!("cannot lock {name} in the cache"))?;
+        if path.exists() {
+            touch(&path);
+            return Ok(path);
+        }
+        let fresh = self.dir.join(format!("{name}.making"));
+        remove(&fresh)?;
+        let made = make(&fresh).with_context(|| format!("while making {kind}"));
+        if made.is_err() {
+            remove(&fresh)?;
+        }
+        made?;
+        fs::rename(&fresh, &path)?;
+        touch(&path);
+        self.collect(kind, &name);
+        Ok(path)
+    }
+
+    /// Removes old entries of a kind. Failing to is no failure.
+    fn collect(&self, kind: &str, present: &str) {
+        let Ok(dir) = fs::read_dir(&self.dir) else {
+            return;
+        };
+        let mut others: Vec<(SystemTime, PathBuf)> = dir
+            .flatten()
+            .filter(|entry| {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let hash = name
+                    .strip_prefix(kind)
+                    .and_then(|rest| rest.strip_prefix('-'));
+                name != present
+                    && hash
+                        .is_some_and(|h| h.len() == 16 && h.bytes().all(|b| b.is_ascii_hexdigit()))
+            })
+            .filter_map(|entry| Some((used(&entry.path())?, entry.path())))
+            .collect();
+        others.sort();
+        let excess = others.len().saturating_sub(KEEP);
+        for (when, path) in others.into_iter().take(excess) {
+            if when.elapsed().is_ok_and(|age| age > YOUNG) {
+                let _ = remove(&path);
+                let _ = fs::remove_file(path.with_extension("used"));
+                let _ = fs::remove_file(path.with_extension("lock"));
+            }
+        }
+    }
+}
+
+/// When an entry was last used. Its own time does not tell: roots have times of their own.
+fn used(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path.with_extension("used"))
+        .and_then(|m| m.modified())
+        .ok()
+}
+
+fn touch(path: &Path) {
+    let _ = File::create(path.with_extension("used"));
+}
+
+/// Removes a file or folder, if it is there.
+pub fn remove(path: &Path) -> Result<()> {
+    let result = match fs::symlink_metadata(path) {
+        Err(_) => return Ok(()),
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    };
+    result.with_context(|| format!("cannot remove {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_made_once_and_only_if_it_succeeds() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache {
+            dir: dir.path().to_owned(),
+        };
+        let key = || Key::default().with("x");
+        assert!(cache
+            .entry("thing", key(), |_| anyhow::bail!("no"))
+            .is_err());
+        let path = cache
+            .entry("thing", key(), |p| Ok(fs::write(p, "1")?))
+            .unwrap();
+        let again = cache
+            .entry("thing", key(), |_| panic!("made twice"))
+            .unwrap();
+        assert_eq!(path, again);
+        assert_eq!(fs::read(path).unwrap(), b"1");
+    }
+
+    #[test]
+    fn parts_of_a_key_do_not_run_into_each_other() {
+        let ab_c = Key::default().with("ab").with("c").finish();
+        assert_ne!(ab_c, Key::default().with("a").with("bc").finish());
+        assert_eq!(ab_c, Key::default().with("ab").with("c").finish());
+    }
+}
