@@ -73,6 +73,8 @@ pub struct Recipe<'a> {
     pub name: &'a str,
     /// mmdebstrap's variant: "apt" for a whole system, "extract" for files only.
     pub variant: &'a str,
+    /// Suite whose packages are preferred; the stable suite if empty.
+    pub prefer: &'a str,
     /// Packages, those of backports as `name/trixie-backports`. `{7.3}` in a name stands for the
     /// newest release of that kernel series.
     pub packages: &'a [&'a str],
@@ -94,7 +96,8 @@ impl Recipe<'_> {
             .with(self.variant)
             .with(self.finish)
             .with(include_str!("debian.rs"))
-            .with(index.resolve(&packages)?);
+            .with(self.prefer)
+            .with(index.resolve(&packages, self.prefer)?);
         cache.entry(&format!("root-{}", self.name), key, |fresh| {
             self.make(&index, &packages, fresh)
         })
@@ -108,6 +111,7 @@ impl Recipe<'_> {
             .arg("--mode=root")
             .arg("--quiet")
             .arg("--aptopt=APT::Install-Recommends \"false\"")
+            .arg(format!("--aptopt=APT::Default-Release \"{}\"", self.prefer))
             .arg(format!("--include={}", packages.join(",")));
         if self.variant != "extract" {
             // No service starts, no documentation, no package files.
@@ -181,7 +185,7 @@ impl Index {
         command
             .arg("-o")
             .arg(format!("Dir::Etc::sourcelist={}", self.sources.display()))
-            .args(["-o", "Dir::Etc::sourceparts=-"])
+            .args(["-o", "Dir::Etc::sourceparts=/dev/null"])
             .arg("-o")
             .arg(format!("Dir::State={dir}/state"))
             .args(["-o", "Dir::State::status=/dev/null"])
@@ -189,9 +193,9 @@ impl Index {
             .arg(format!("Dir::Cache={dir}/cache"))
             .args([
                 "-o",
-                "Dir::Etc::preferencesparts=-",
+                "Dir::Etc::preferencesparts=/dev/null",
                 "-o",
-                "APT::Default-Release=",
+                "Dir::Etc::preferences=/dev/null",
             ])
             .args(["-o", "APT::Install-Recommends=false"]);
         command
@@ -224,9 +228,11 @@ impl Index {
     }
 
     /// Name and version of every package that these need, one a line.
-    fn resolve(&self, packages: &[String]) -> Result<String> {
+    fn resolve(&self, packages: &[String], prefer: &str) -> Result<String> {
         let plan = run(self
             .apt("apt-get")
+            .arg("-o")
+            .arg(format!("APT::Default-Release={prefer}"))
             .args(["install", "--simulate", "--quiet=2"])
             .args(packages))
         .context("these packages cannot be installed together")?;

@@ -24,6 +24,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(240);
 pub const GUEST: Recipe<'static> = Recipe {
     name: "guest",
     variant: "apt",
+    prefer: "",
     packages: &[
         "systemd-sysv",
         "udev",
@@ -45,6 +46,7 @@ pub const GUEST: Recipe<'static> = Recipe {
         "perftest",
         "pciutils",
         "dkms",
+        "linux-base/trixie-backports",
         "linux-image-{7.3}-amd64",
         "linux-headers-{7.3}-amd64",
         "linux-image-{7.2}-amd64",
@@ -74,11 +76,8 @@ pub const GUEST: Recipe<'static> = Recipe {
 pub const QEMU: Recipe<'static> = Recipe {
     name: "qemu",
     variant: "extract",
-    packages: &[
-        "qemu-system-x86/trixie-backports",
-        "qemu-system-common/trixie-backports",
-        "qemu-system-data/trixie-backports",
-    ],
+    prefer: "trixie-backports",
+    packages: &["qemu-system-x86"],
     finish: "",
 };
 

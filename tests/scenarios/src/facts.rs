@@ -1,0 +1,64 @@
+//! Reading what tools print.
+
+use anyhow::{Context, Result};
+
+/// The word after `label:` in the output of ibv_devinfo.
+pub fn devinfo<'a>(output: &'a str, label: &str) -> Result<&'a str> {
+    output
+        .lines()
+        .filter_map(|line| line.trim().split_once(':'))
+        .find(|(found, _)| *found == label)
+        .map(|(_, value)| value.trim())
+        .with_context(|| format!("ibv_devinfo prints no {label}:\n{output}"))
+}
+
+/// Gb/s out of `active_width` and `active_speed` as ibv_devinfo prints them: "4X (2)" and
+/// "10.0 Gbps (4)".
+pub fn link_gbps(output: &str) -> Result<f64> {
+    let number = |text: &str| -> Result<f64> {
+        let digits = text.trim_start();
+        let end = digits
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(digits.len());
+        digits[..end]
+            .parse()
+            .with_context(|| format!("no number in {text}"))
+    };
+    Ok(number(devinfo(output, "active_width")?)? * number(devinfo(output, "active_speed")?)?)
+}
+
+/// Average bandwidth in MiB/s out of the result line of a perftest program.
+pub fn bandwidth(output: &str) -> Result<f64> {
+    let line = output
+        .lines()
+        .rev()
+        .find(|line| {
+            let mut words = line.split_whitespace();
+            words.clone().count() >= 5 && words.all(|word| word.parse::<f64>().is_ok())
+        })
+        .with_context(|| format!("no result line:\n{output}"))?;
+    let average = line
+        .split_whitespace()
+        .nth(3)
+        .context("a short result line")?;
+    Ok(average.parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_devinfo() {
+        let output = "hca_id:\ttbrdma0\n\tnode_guid:\t\t\t00aa:bb\n\t\t\tactive_width:\t\t4X (2)\n\t\t\tactive_speed:\t\t10.0 Gbps (4)\n";
+        assert_eq!(devinfo(output, "node_guid").unwrap(), "00aa:bb");
+        assert_eq!(link_gbps(output).unwrap(), 40.0);
+        assert!(devinfo(output, "state").is_err());
+    }
+
+    #[test]
+    fn reads_perftest() {
+        let output = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n 65536      500              770.43             640.89 \t\t     0.010254\n---\n";
+        assert_eq!(bandwidth(output).unwrap(), 640.89);
+    }
+}

@@ -1,0 +1,63 @@
+//! What has to work between emulated computers: the lab's tests.
+//!
+//! Each scenario is a function that gets a [`Bench`], asks it for a lab, and fails with an error
+//! that says what was wrong. Scenarios that need the same lab share one; each leaves it as it
+//! found it.
+
+mod bench;
+pub mod facts;
+mod loopback;
+mod loss;
+mod perftest;
+mod pingpong;
+mod reload;
+mod tbnet;
+mod unplug;
+
+pub use bench::{Bench, Setup};
+
+use anyhow::Result;
+
+/// A named scenario.
+pub struct Scenario {
+    /// Its name in `cargo xtask test`.
+    pub name: &'static str,
+    /// What it does.
+    pub run: fn(&mut Bench) -> Result<()>,
+}
+
+/// All scenarios, in an order in which labs can be shared.
+pub const SCENARIOS: [Scenario; 8] = [
+    Scenario {
+        name: "lab-pingpong",
+        run: pingpong::run,
+    },
+    Scenario {
+        name: "lab-perftest",
+        run: perftest::run,
+    },
+    Scenario {
+        name: "lab-loss",
+        run: loss::run,
+    },
+    Scenario {
+        name: "lab-unplug",
+        run: unplug::run,
+    },
+    Scenario {
+        name: "lab-reload",
+        run: reload::run,
+    },
+    Scenario {
+        name: "fabric-tbnet",
+        run: tbnet::run,
+    },
+    Scenario {
+        name: "lab-loopback",
+        run: loopback::run,
+    },
+    Scenario {
+        name: "lab-kernel-7.2",
+        run: pingpong::on_7_2,
+    },
+];

@@ -1,0 +1,46 @@
+//! Stock perftest over the cable.
+
+use crate::bench::wait_for_port;
+use crate::{facts, Bench};
+use anyhow::{ensure, Context, Result};
+use std::time::Duration;
+use tbrdma_lab::Lab;
+
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Programs and their own arguments.
+const PROGRAMS: [&str; 3] = [
+    "ib_send_bw -s 65536 -n 500",
+    "ib_write_bw -s 65536 -n 500",
+    "ib_read_bw -s 65536 -n 500",
+];
+
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
+    let lab = bench.pair()?;
+    wait_for_port(lab, "ACTIVE")?;
+    bandwidths(lab, "a", "b")?;
+    bandwidths(lab, "b", "a")?;
+    both(lab, "ib_send_lat -s 64 -n 500", "a", "b").map(drop)
+}
+
+/// All bandwidth programs in one direction.
+pub(crate) fn bandwidths(lab: &Lab, server: &str, client: &str) -> Result<()> {
+    for program in PROGRAMS {
+        let printed = both(lab, program, server, client)?;
+        let rate = facts::bandwidth(&printed)?;
+        ensure!(rate > 0.0, "{program} moved nothing:\n{printed}");
+    }
+    Ok(())
+}
+
+/// Runs a perftest program at both ends; returns what the client printed.
+pub fn both(lab: &Lab, program: &str, server: &str, client: &str) -> Result<String> {
+    let program = format!("{program} -F -d tbrdma0 -x 0");
+    let listening = lab.start(server, &program, LIMIT)?;
+    lab.until(server, "ss -Hltn sport = 18515 | grep -q .", LIMIT)?;
+    let printed = lab
+        .run_for(client, &format!("{program} {server}"), LIMIT)
+        .with_context(|| format!("{program} from {client} to {server}"))?;
+    listening.finish()?;
+    Ok(printed)
+}

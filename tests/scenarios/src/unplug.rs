@@ -1,0 +1,51 @@
+//! The cable is pulled under load, and put back.
+
+use crate::bench::wait_for_port;
+use crate::Bench;
+use anyhow::{ensure, Result};
+use std::time::{Duration, Instant};
+use tbrdma_lab::Lab;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
+    let lab = bench.pair()?;
+    wait_for_port(lab, "ACTIVE")?;
+    for _ in 0..2 {
+        pull_under_load(lab)?;
+        lab.fabric()?.plug(0)?;
+        wait_for_port(lab, "ACTIVE")?;
+        crate::loss::both(lab, "--mode send --size 4096 --count 200")?;
+    }
+    Ok(())
+}
+
+/// Both ends of a running transfer end with a completion error, soon.
+fn pull_under_load(lab: &Lab) -> Result<()> {
+    let check = "tbrdma-verbs-check --device tbrdma0 --gid-index 0 --mode write --both \
+                 --size 65536 --count 100000000 --depth 32 --expect-error";
+    let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
+    let client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
+    // Traffic flows: the cable has carried some thousand frames.
+    let mut fabric = lab.fabric()?;
+    let frames = |counters: tbrdma_fabric::protocol::Counters| counters.cables[0].frames;
+    let before = frames(fabric.counters()?);
+    let start = Instant::now();
+    while frames(fabric.counters()?) < before + 5000 {
+        ensure!(
+            start.elapsed() < LIMIT,
+            "no traffic before the cable is pulled"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    fabric.unplug(0)?;
+    // The program gives up by itself if it sees no error within its own limit.
+    for (host, running) in [("a", server), ("b", client)] {
+        let (status, printed) = running.outcome()?;
+        ensure!(
+            status == Some(0),
+            "{host} did not end with a completion error ({status:?}):\n{printed}"
+        );
+    }
+    wait_for_port(lab, "DOWN")
+}
