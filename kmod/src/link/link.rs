@@ -6,7 +6,7 @@
 //! the other side are answered straight from the receiver, under the short `talk` lock.
 
 use super::peer::Identity;
-use super::rail::{Owner, Rail, Rings};
+use super::rail::{Owner, Rail, Rings, RING_MAX, RING_MIN};
 use super::{Peer, Shared};
 use crate::params;
 use crate::print::{log_debug, log_err, log_info, log_notice, log_warn};
@@ -77,6 +77,8 @@ pub(super) struct Link {
     /// The rail belongs to a peer that is up.
     up: Atomic<u32>,
     ping_nonce: u64,
+    /// The ring size that was reported, 0 if none.
+    told_size: Atomic<u32>,
     #[pin]
     talk: SpinLock<Option<Talk>>,
     #[pin]
@@ -107,6 +109,7 @@ impl Link {
                 active: Atomic::new(0),
                 up: Atomic::new(0),
                 ping_nonce: os::random_u64(),
+                told_size: Atomic::new(0),
                 talk <- new_spinlock!(None, "tbrdma_talk"),
                 resources <- new_mutex!(resources, "tbrdma_link"),
                 work <- new_delayed_work!("tbrdma_link"),
@@ -330,13 +333,22 @@ impl Link {
     fn prepare(&self, resources: &mut Resources) -> Result {
         let asked = params::ring_size();
         let rings = Rings::new(&self.xd, asked, &self.shared.queues.data)?;
-        if rings.size() != asked {
-            log_notice!(
-                "link {}: ring_size={} asked, {} taken (memory, or out of range)",
-                self.id,
-                asked,
-                rings.size()
-            );
+        let size = rings.size();
+        if size != asked {
+            // Once, not whenever the link begins anew.
+            if self.told_size.xchg(size, kernel::sync::atomic::Full) != size {
+                let why = match asked {
+                    RING_MIN..=RING_MAX => "memory is short",
+                    _ => "the range is 32 to 4096",
+                };
+                log_notice!(
+                    "link {}: ring_size={} asked, {} taken: {}",
+                    self.id,
+                    asked,
+                    size,
+                    why
+                );
+            }
         }
         let hop = match resources.out_hop.take() {
             Some(hop) => hop,
