@@ -41,5 +41,9 @@ pub fn program(package: &str, name: &str) -> Result<PathBuf> {
 
 /// The program that emulates routers and cables.
 pub fn fabric() -> Result<PathBuf> {
+    // Another build of it, for those who work on it.
+    if let Some(path) = std::env::var_os("TBRDMA_FABRIC") {
+        return Ok(path.into());
+    }
     program("tbrdma-fabric", "tbrdma-fabric")
 }

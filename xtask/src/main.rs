@@ -3,6 +3,7 @@
 mod build;
 mod lab;
 mod package;
+mod test;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -18,6 +19,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run all tests, or some.
+    Test(test::Arguments),
     /// Make the Debian packages.
     Package,
     /// Virtual machines joined by an emulated USB4 cable.
@@ -42,6 +45,7 @@ fn run() -> Result<ExitCode> {
                 println!("{}", deb.display());
             }
         }
+        Command::Test(arguments) => return test::run(&arguments),
         Command::Lab(command) => return lab::run(command),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,134 @@
+//! Stock programs run between two guests, and what their output says.
+
+use anyhow::{ensure, Context, Result};
+use std::time::Duration;
+use tbrdma_lab::Lab;
+use tbrdma_scenarios::facts;
+
+/// Emulated computers are slow; this only keeps a hang from lasting.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// An RDMA device that both guests have.
+#[derive(Clone, Copy)]
+pub(crate) struct Device<'a> {
+    /// Name in both guests.
+    pub(crate) name: &'a str,
+    /// Index of the GID to use.
+    pub(crate) gid: u32,
+}
+
+/// What was measured with a device, as text for a table.
+pub(crate) struct Figures {
+    /// ibv_rc_pingpong, data compared, with the first guest and with the second as the server.
+    pub(crate) pingpong: [String; 2],
+    /// ib_send_bw, 64 KiB.
+    pub(crate) send: String,
+    /// ib_write_bw, 64 KiB.
+    pub(crate) write: String,
+    /// ib_read_bw, 64 KiB.
+    pub(crate) read: String,
+    /// ib_send_lat, 64 bytes.
+    pub(crate) latency: String,
+}
+
+impl Figures {
+    /// Runs everything.
+    pub(crate) fn measure(lab: &Lab, device: Device) -> Result<Self> {
+        let bandwidth = |program: &str| -> Result<String> {
+            let program = format!("{program} -s 65536 -n 200");
+            Ok(format!(
+                "{:.1} MiB/s",
+                facts::bandwidth(&perftest(lab, &program, device)?)?
+            ))
+        };
+        Ok(Self {
+            pingpong: [
+                pingpong(lab, device, "a", "b")?,
+                pingpong(lab, device, "b", "a")?,
+            ],
+            send: bandwidth("ib_send_bw")?,
+            write: bandwidth("ib_write_bw")?,
+            read: bandwidth("ib_read_bw")?,
+            latency: latency(&perftest(lab, "ib_send_lat -s 64 -n 200", device)?)?,
+        })
+    }
+}
+
+fn pingpong(lab: &Lab, device: Device, server: &str, client: &str) -> Result<String> {
+    let Device { name, gid } = device;
+    let program = format!("ibv_rc_pingpong -d {name} -g {gid} -c -n 500");
+    let printed = both(lab, &program, server, client)?;
+    ensure!(
+        !printed.contains("invalid data"),
+        "{program} received wrong data:\n{printed}"
+    );
+    per_iteration(&printed)
+}
+
+/// "500 iters in 0.5 seconds = 1000.00 usec/iter" as "1000 µs".
+fn per_iteration(printed: &str) -> Result<String> {
+    let time: f64 = printed
+        .lines()
+        .find_map(|line| line.trim().strip_suffix(" usec/iter")?.rsplit(' ').next())
+        .with_context(|| format!("ibv_rc_pingpong says no time:\n{printed}"))?
+        .parse()?;
+    Ok(format!("{time:.0} µs"))
+}
+
+fn perftest(lab: &Lab, program: &str, device: Device) -> Result<String> {
+    let Device { name, gid } = device;
+    both(lab, &format!("{program} -F -d {name} -x {gid}"), "a", "b")
+}
+
+/// The typical time out of the result line of a perftest latency program, in its fifth column.
+fn latency(printed: &str) -> Result<String> {
+    let time: f64 = printed
+        .lines()
+        .rev()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .find(|words| words.len() >= 9 && words.iter().all(|word| word.parse::<f64>().is_ok()))
+        .with_context(|| format!("ib_send_lat prints no result line:\n{printed}"))?[4]
+        .parse()?;
+    Ok(format!("{time:.0} µs"))
+}
+
+/// Runs a program as server on one guest and as client on the other; what the client printed.
+fn both(lab: &Lab, program: &str, server: &str, client: &str) -> Result<String> {
+    // Both programs of a pair agree on their QPs by TCP at this port.
+    let listening = lab.start(server, program, LIMIT)?;
+    let started = lab.until(server, "ss -Hltn sport = 18515 | grep -q .", LIMIT);
+    if let Err(error) = started {
+        let (_, said) = listening.outcome()?;
+        return Err(error.context(format!("{program} on {server} does not listen:\n{said}")));
+    }
+    match lab.run_for(client, &format!("{program} {server}"), LIMIT) {
+        Ok(printed) => {
+            listening.finish()?;
+            Ok(printed)
+        }
+        Err(error) => {
+            let (_, said) = listening.outcome()?;
+            Err(error.context(format!("{program}, whose server on {server} said:\n{said}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{latency, per_iteration};
+
+    #[test]
+    fn reads_pingpong() {
+        let printed = "4096000 bytes in 0.98 seconds = 33.56 Mbit/sec\n\
+                       500 iters in 0.98 seconds = 1952.92 usec/iter\n";
+        assert_eq!(per_iteration(printed).unwrap(), "1953 µs");
+        assert!(per_iteration("Failed to modify QP to RTR").is_err());
+    }
+
+    #[test]
+    fn reads_latency() {
+        let printed = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
+                       64      200          601.5          2100.0       744.4     \t   800.1   \t90.0\t\t1500.0  \t\t2100.0\n---\n";
+        assert_eq!(latency(printed).unwrap(), "744 µs");
+    }
+}

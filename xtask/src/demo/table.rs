@@ -1,0 +1,70 @@
+//! A table for a terminal.
+
+use std::fmt::{Display, Formatter, Result};
+
+/// Rows of cells, the first of which has the titles.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With titles only.
+    pub(crate) fn new<const N: usize>(titles: [&str; N]) -> Self {
+        Self {
+            rows: vec![titles.map(str::to_owned).to_vec()],
+        }
+    }
+
+    /// Adds a row. A row may be shorter than the titles.
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.to_vec());
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths = Vec::new();
+        for row in &self.rows {
+            for (column, cell) in row.iter().enumerate() {
+                let width = cell.chars().count();
+                match widths.get_mut(column) {
+                    Some(widest) => *widest = width.max(*widest),
+                    None => widths.push(width),
+                }
+            }
+        }
+        widths
+    }
+}
+
+impl Display for Table {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let widths = self.widths();
+        for (number, row) in self.rows.iter().enumerate() {
+            let mut line = String::new();
+            for (cell, &width) in row.iter().zip(&widths) {
+                line.push_str(&format!("  {cell:<width$}"));
+            }
+            writeln!(f, "{}", line.trim_end())?;
+            if number == 0 {
+                let rules: Vec<String> = widths.iter().map(|&width| "─".repeat(width)).collect();
+                writeln!(f, "  {}", rules.join("  "))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Table;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(["", "a", "b"]);
+        table.row(["long name".into(), "1 µs".into(), "2".into()]);
+        table.row(["x".into()]);
+        assert_eq!(
+            table.to_string(),
+            "             a     b\n  ─────────  ────  ─\n  long name  1 µs  2\n  x\n"
+        );
+    }
+}
