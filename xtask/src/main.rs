@@ -1,6 +1,7 @@
 //! `cargo xtask`: packages, tests, the lab and the demonstration.
 
 mod build;
+mod demo;
 mod lab;
 mod package;
 mod test;
@@ -19,6 +20,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Show it working: two emulated computers, one cable, stock programs.
+    Demo,
     /// Run all tests, or some.
     Test(test::Arguments),
     /// Make the Debian packages.
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<ExitCode> {
     match Arguments::parse().command {
+        Command::Demo => demo::run()?,
         Command::Package => {
             for deb in package::package(&package::Options::new(build::repository()))? {
                 println!("{}", deb.display());
