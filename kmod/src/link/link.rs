@@ -13,9 +13,11 @@ use crate::print::{log_debug, log_err, log_info, log_notice, log_warn};
 use crate::proto::hello::{
     Action, Agreed, Facts, Hello, Kind, Message, State, MAX_RAILS, VERSIONS,
 };
+use crate::thunderbolt::debugfs::Writer;
 use crate::thunderbolt::os::{self, now_us};
 use crate::thunderbolt::protocol::{self, ResponseBuf};
 use crate::thunderbolt::xdomain::{InHopId, OutHopId, Paths, XDomain};
+use core::fmt::Write;
 use kernel::fmt;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
@@ -134,6 +136,38 @@ impl Link {
         })
     }
 
+    /// Writes the lines of the link and its rail for the state file.
+    pub(super) fn report(&self, out: &mut Writer) -> core::fmt::Result {
+        let state = match &*self.talk.lock() {
+            None => "stopped",
+            Some(talk) => match talk.hello.state() {
+                State::Greeting => "greeting",
+                State::Enabling => "enabling",
+                State::Proving => "proving",
+                State::Ready => "ready",
+            },
+        };
+        let resources = self.resources.lock();
+        let joined = resources.joined.as_ref();
+        let peer = joined.and_then(|joined| joined.peer.as_ref());
+        writeln!(
+            out,
+            "link id={} state={} peer={} route={:x} local={} remote={} lanes={} lane_gbps={}",
+            self.id,
+            state,
+            peer.map_or(0, |peer| peer.id()),
+            self.xd.route(),
+            Hex(&self.xd.local_uuid()),
+            Hex(&self.xd.remote_uuid()),
+            self.xd.lanes(),
+            self.xd.lane_gbps(),
+        )?;
+        match joined {
+            Some(joined) => joined.rail.report(self.id, out),
+            None => Ok(()),
+        }
+    }
+
     /// Begins to talk to the other side.
     pub(super) fn begin(self: &Arc<Self>) {
         self.running.store(1, Release);
@@ -241,7 +275,7 @@ impl Link {
         while self.running.load(Acquire) != 0 {
             if resources.joined.is_none() && resources.rings.is_none() {
                 if let Err(e) = self.prepare(&mut resources) {
-                    self.report(&mut resources, e, "cannot prepare its rings");
+                    self.complain(&mut resources, e, "cannot prepare its rings");
                     return Some(RETRY_MS);
                 }
             }
@@ -280,7 +314,7 @@ impl Link {
             Action::EnablePaths(agreed) => match self.join(resources, &agreed) {
                 Ok(()) => self.with_hello(|hello| hello.paths_enabled(now_us())),
                 Err(e) => {
-                    self.report(resources, e, "cannot enable its paths");
+                    self.complain(resources, e, "cannot enable its paths");
                     self.leave(resources);
                     self.with_hello(|hello| hello.paths_failed(e == EBUSY, now_us()));
                 }
@@ -296,7 +330,7 @@ impl Link {
                         EEXIST => "leads to this host, or to one with an address that is in use",
                         _ => "cannot be used",
                     };
-                    self.report(resources, e, what);
+                    self.complain(resources, e, what);
                     self.with_hello(|hello| hello.broken(now_us()));
                 }
             }
@@ -309,7 +343,7 @@ impl Link {
                         resources.out_hop = Some(hop);
                         self.with_hello(|hello| hello.set_hops(hops, now_us()));
                     }
-                    Err(e) => self.report(resources, e, "has no other HopID"),
+                    Err(e) => self.complain(resources, e, "has no other HopID"),
                 }
             }
             Action::Refused(reason) => log_warn!("link {}: refused: {}", self.id, Words(reason)),
@@ -323,7 +357,7 @@ impl Link {
     }
 
     /// Says what is wrong, unless it was said already.
-    fn report(&self, resources: &mut Resources, e: Error, what: &str) {
+    fn complain(&self, resources: &mut Resources, e: Error, what: &str) {
         if resources.trouble.replace(e) != Some(e) {
             log_err!("link {}: {}: {:?}; trying again", self.id, what, e);
         }
@@ -516,7 +550,13 @@ impl<T: core::fmt::Display> fmt::Display for Words<T> {
 }
 
 /// A UUID in text form.
-struct Hex<'a>(&'a [u8; 16]);
+pub(super) struct Hex<'a>(pub(super) &'a [u8; 16]);
+
+impl core::fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -38,16 +38,18 @@ pub(crate) use table::PeerTable;
 use crate::net::{Net, NetHandle};
 use crate::print::log_warn;
 use crate::proto::frame::Header;
+use crate::thunderbolt::debugfs::{Report, StateFile, Writer};
 use crate::thunderbolt::os::{self, Workqueue};
 use crate::thunderbolt::property::Announcement;
 use crate::thunderbolt::protocol::{self, Handler};
 use crate::thunderbolt::service::{self, Registration};
 use crate::thunderbolt::xdomain::XDomain;
+use core::fmt::Write;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
-use link::Link;
+use link::{Hex, Link};
 use loopback::Loopback;
 use rail::Rail;
 
@@ -142,6 +144,7 @@ struct Registered {
 /// All peers of this host, and its network device.
 #[pin_data]
 pub(crate) struct Links {
+    _state_file: StateFile<Shared>,
     shared: Arc<Shared>,
     loopback: Arc<Peer>,
     #[pin]
@@ -185,6 +188,7 @@ impl Links {
         shared.queue_port();
         Arc::pin_init(
             pin_init!(Self {
+                _state_file: StateFile::new(shared.clone()),
                 shared,
                 loopback,
                 registered <- new_mutex!(None, "tbrdma_registered"),
@@ -341,6 +345,57 @@ impl WorkItem for Shared {
         let mbps = port.lane_gbps * port.lanes * 1000;
         this.net.set_link(port.active, mbps);
         this.upcalls.port_changed();
+    }
+}
+
+impl Report for Shared {
+    fn report(&self, out: &mut Writer) -> core::fmt::Result {
+        let port = self.port();
+        writeln!(
+            out,
+            "host uuid={} mac={}",
+            Hex(&self.identity.uuid),
+            Mac(&self.identity.mac)
+        )?;
+        writeln!(
+            out,
+            "port active={} lanes={} lane_gbps={}",
+            u8::from(port.active),
+            port.lanes,
+            port.lane_gbps
+        )?;
+        for peer in self.hosts.lock().iter() {
+            let identity = peer.identity();
+            writeln!(
+                out,
+                "peer id={} uuid={} mac={} up={} rails={}",
+                peer.id(),
+                Hex(&identity.uuid),
+                Mac(&identity.mac),
+                u8::from(peer.is_up()),
+                peer.rails()
+            )?;
+        }
+        for at in 0.. {
+            let Some(link) = self.links.lock().get(at).cloned() else {
+                break;
+            };
+            link.report(out)?;
+        }
+        Ok(())
+    }
+}
+
+/// A MAC address in text form.
+struct Mac<'a>(&'a [u8; 6]);
+
+impl core::fmt::Display for Mac<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (at, byte) in self.0.iter().enumerate() {
+            let colon = if at == 0 { "" } else { ":" };
+            write!(f, "{colon}{byte:02x}")?;
+        }
+        Ok(())
     }
 }
 

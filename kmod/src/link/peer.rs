@@ -224,6 +224,11 @@ impl Peer {
         self.incarnation
     }
 
+    /// How many rails it has.
+    pub(super) fn rails(&self) -> usize {
+        self.rails.lock().len()
+    }
+
     /// It is this host.
     pub(super) fn is_loopback(&self) -> bool {
         self.wire.is_some()

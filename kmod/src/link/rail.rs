@@ -11,9 +11,11 @@ use super::{Peer, TxError};
 use crate::net::Net;
 use crate::proto::frame::{self, FrameError, Header, Opcode};
 use crate::proto::rail::{self as proto, Rx};
+use crate::thunderbolt::debugfs::Writer;
 use crate::thunderbolt::os::{self, now_us, Workqueue};
 use crate::thunderbolt::ring::{Kept, Received, RxRing, TxBuf, TxRing};
 use crate::thunderbolt::xdomain::{Ends, XDomain};
+use core::fmt::{self, Write};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SetOnce, SpinLock};
@@ -36,6 +38,16 @@ const DEAD_AFTER_US: u64 = 5_000_000;
 pub(super) const RING_MIN: u32 = 32;
 /// Largest ring that NHIs have.
 pub(super) const RING_MAX: u32 = 4096;
+
+/// Why frames are not understood; each at its own index.
+const REASONS: [FrameError; FrameError::COUNT] = [
+    FrameError::Length,
+    FrameError::Version,
+    FrameError::Check,
+    FrameError::Opcode,
+    FrameError::Reserved,
+    FrameError::Extension,
+];
 
 /// What a rail tells the link that it belongs to. Called from work items, no lock held.
 pub(super) trait Owner: Send + Sync {
@@ -95,6 +107,8 @@ pub(super) struct Rail {
     owner: Arc<dyn Owner>,
     /// Set when the rail is ready.
     peer: SetOnce<Arc<Peer>>,
+    /// Frames in flight at most.
+    frames: u32,
     /// Frames may be handed up.
     open: Atomic<u32>,
     pub(super) counters: Counters,
@@ -325,6 +339,7 @@ impl Rail {
                 net,
                 owner,
                 peer: SetOnce::new(),
+                frames: window,
                 open: Atomic::new(0),
                 counters: Counters::new(),
                 state <- new_spinlock!(state, "tbrdma_rail"),
@@ -458,6 +473,53 @@ impl Rail {
         state.refused = true;
         self.counters.refused.fetch_add(1, Relaxed);
         Err(TxError::Full)
+    }
+
+    /// Writes the rail's line for the state file.
+    pub(super) fn report(&self, link: u32, out: &mut Writer) -> fmt::Result {
+        let (stats, room, free, draining) = {
+            let state = self.state.lock();
+            (
+                state.proto.stats(),
+                state.proto.room(),
+                state.free.len(),
+                state.draining.len(),
+            )
+        };
+        let counters = &self.counters;
+        write!(
+            out,
+            "rail link={link} window={} room={room} free={free} draining={draining} tx={} \
+             retransmits={} timeouts={} stalls={} rx={} duplicates={} held={} outside={} \
+             naks_sent={} naks_received={} absurd={} rtt_us={} frames={} control={} refused={} \
+             damaged={}",
+            self.frames,
+            stats.tx,
+            stats.retransmits,
+            stats.timeouts,
+            stats.stalls,
+            stats.rx,
+            stats.duplicates,
+            stats.held,
+            stats.outside,
+            stats.naks_sent,
+            stats.naks_received,
+            stats.absurd,
+            stats.rtt_us,
+            counters.rx_frames.load(Relaxed),
+            counters.control.load(Relaxed),
+            counters.refused.load(Relaxed),
+            counters.damaged.load(Relaxed),
+        )?;
+        for (reason, counter) in REASONS.iter().zip(&counters.malformed) {
+            write!(
+                out,
+                " malformed_{}={}",
+                reason.name(),
+                counter.load(Relaxed)
+            )?;
+        }
+        out.write_str("\n")
     }
 
     /// Asks the other side to prove that the path works; [`Owner::pong`] tells of the answer.
