@@ -1,3 +1,110 @@
-//! See the crate description.
+//! Verbs traffic with checked bytes between two hosts, or two processes of one host.
+//!
+//! Every byte that arrives is compared with what the sender must have sent. Both ends run the
+//! same program with the same arguments, one as `--server`, one as `--client`.
 
-fn main() {}
+mod endpoint;
+mod ffi;
+mod pattern;
+mod side;
+mod traffic;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Sends checked traffic with verbs.
+#[derive(Parser, Clone, Debug)]
+#[command(version)]
+struct Arguments {
+    /// Wait for the other end at this address (beside the RDMA path).
+    #[arg(long, conflicts_with = "client", required_unless_present = "client")]
+    server: Option<String>,
+    /// Connect to the other end at this address (beside the RDMA path).
+    #[arg(long)]
+    client: Option<String>,
+    /// TCP port for that.
+    #[arg(long, default_value_t = 18600)]
+    port: u16,
+    /// RDMA device.
+    #[arg(long, default_value = "tbrdma0")]
+    device: String,
+    /// Index of the GID to use.
+    #[arg(long, default_value_t = 0)]
+    gid_index: u8,
+    /// How bytes are moved.
+    #[arg(long, value_enum, default_value_t = Mode::Send)]
+    mode: Mode,
+    /// The server sends as well (send and write).
+    #[arg(long)]
+    both: bool,
+    /// Bytes of a message.
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
+    size: u32,
+    /// Messages.
+    #[arg(long, default_value_t = 1000)]
+    count: u64,
+    /// Messages under way at once.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    depth: u32,
+    /// Equal seeds give equal bytes.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Seconds without any progress after which it gives up.
+    #[arg(long, default_value_t = 60)]
+    stall_limit: u64,
+    /// The transfer has to end with a completion error; anything else is a failure.
+    #[arg(long)]
+    expect_error: bool,
+    /// Seconds within which that error has to come after the last progress.
+    #[arg(long, default_value_t = 5)]
+    error_limit: u64,
+}
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// SEND with immediate data into posted receives.
+    Send,
+    /// RDMA WRITE with immediate data.
+    Write,
+    /// RDMA READ by the client.
+    Read,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tbrdma-verbs-check: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let (side, is_server) = match (&arguments.server, &arguments.client) {
+        (Some(address), _) => (side::accept(address, arguments.port)?, true),
+        (None, Some(address)) => (side::connect(address, arguments.port)?, false),
+        (None, None) => anyhow::bail!("either --server or --client is needed"),
+    };
+    let plan = traffic::Plan {
+        mode: arguments.mode,
+        sends: !is_server || (arguments.both && arguments.mode != Mode::Read),
+        receives: is_server || (arguments.both && arguments.mode != Mode::Read),
+        size: arguments.size as usize,
+        count: arguments.count,
+        depth: arguments.depth as usize,
+        seed: arguments.seed,
+        our_stream: u64::from(is_server),
+        stall_limit: Duration::from_secs(arguments.stall_limit),
+        expect_error: arguments
+            .expect_error
+            .then(|| Duration::from_secs(arguments.error_limit)),
+    };
+    let report = traffic::run(&plan, &arguments.device, arguments.gid_index, side)?;
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
