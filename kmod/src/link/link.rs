@@ -78,7 +78,8 @@ pub(super) struct Link {
     active: Atomic<u32>,
     /// The rail belongs to a peer that is up.
     up: Atomic<u32>,
-    ping_nonce: u64,
+    /// What the present rail's pings carry.
+    ping_nonce: Atomic<u64>,
     /// The ring size that was reported, 0 if none.
     told_size: Atomic<u32>,
     #[pin]
@@ -110,7 +111,7 @@ impl Link {
                 asking: Atomic::new(0),
                 active: Atomic::new(0),
                 up: Atomic::new(0),
-                ping_nonce: os::random_u64(),
+                ping_nonce: Atomic::new(0),
                 told_size: Atomic::new(0),
                 talk <- new_spinlock!(None, "tbrdma_talk"),
                 resources <- new_mutex!(resources, "tbrdma_link"),
@@ -321,7 +322,7 @@ impl Link {
             },
             Action::Ping => {
                 if let Some(joined) = &resources.joined {
-                    joined.rail.ping(self.ping_nonce);
+                    joined.rail.ping(self.ping_nonce.load(Relaxed));
                 }
             }
             Action::Ready(agreed) => {
@@ -434,6 +435,8 @@ impl Link {
             self.shared.net.clone(),
             self.clone(),
         )?;
+        // An answer to an old ping proves nothing.
+        self.ping_nonce.store(os::random_u64(), Relaxed);
         self.active.store(1, Release);
         // From here on `leave` undoes everything.
         let joined = resources.joined.insert(Joined {
@@ -514,7 +517,7 @@ fn tx_hops(hop: &OutHopId) -> [u16; MAX_RAILS] {
 
 impl Owner for Link {
     fn pong(self: Arc<Self>, nonce: u64) {
-        if nonce != self.ping_nonce {
+        if nonce != self.ping_nonce.load(Relaxed) {
             return;
         }
         self.with_hello(|hello| hello.proven());
