@@ -5,6 +5,7 @@
 #include <linux/netdevice.h>
 #include <linux/rtnetlink.h>
 #include <linux/skbuff.h>
+#include <net/addrconf.h>
 #include "net.h"
 
 /*
@@ -43,7 +44,16 @@ void *tbrdma_net_owner(struct net_device *dev)
 /* Sets the interface up as "ip link set up" does: its GIDs need it, and nobody should have to. */
 void tbrdma_net_up(struct net_device *dev)
 {
+	struct inet6_dev *in6;
+
 	rtnl_lock();
+	/*
+	 * The address comes from the host's identity, which nobody else has. Looking for a duplicate would
+	 * only make connections fail with a timeout in the seconds after the cable was plugged in.
+	 */
+	in6 = __in6_dev_get(dev);
+	if (in6)
+		in6->cnf.accept_dad = 0;
 	dev_open(dev, NULL);
 	rtnl_unlock();
 }

@@ -165,7 +165,7 @@ impl Transfer<'_> {
     fn go(&mut self, side: &mut Side) -> Result<()> {
         while !self.finished() {
             self.post_sends()?;
-            let done = self.endpoint.completions(Duration::from_millis(100))?;
+            let done = self.endpoint.completions(self.patience())?;
             if !done.is_empty() {
                 self.progress = Instant::now();
             }
@@ -189,6 +189,13 @@ impl Transfer<'_> {
         side.set_patience(self.plan.stall_limit.max(Duration::from_secs(1800)))?;
         side.tell(&"done")?;
         side.hear::<String>().map(drop)
+    }
+
+    /// How long to sleep without a completion. That the other end has taken messages gives none.
+    fn patience(&self) -> Duration {
+        let waits_for_credit =
+            self.plan.mode == Mode::Write && self.plan.sends && self.posted < self.plan.count;
+        Duration::from_millis(if waits_for_credit { 1 } else { 100 })
     }
 
     fn slot(&self, number: u64) -> usize {
