@@ -10,6 +10,7 @@ use core::ptr::NonNull;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
+mod errno;
 mod link;
 mod net;
 mod params;

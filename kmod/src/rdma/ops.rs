@@ -8,6 +8,7 @@
 use super::device::Device;
 use super::event::{CoreCq, CoreQp};
 use super::Sge;
+use crate::errno::not_supported;
 use crate::sys;
 use crate::verbs::{
     cq::{Cq, WorkCompletion},
@@ -136,28 +137,30 @@ unsafe extern "C" fn query_device(
             no_udata(udata)?;
             (hca(device), &mut *attr)
         };
+        // The fields are signed up to 7.2, unsigned later; our limits fit both.
         let limits = &crate::verbs::LIMITS;
         *attr = sys::ib_device_attr {
             sys_image_guid: hca.node_guid(),
             max_mr_size: u64::MAX,
             page_size_cap: 4096,
             hw_ver: 1,
-            max_qp: limits.qps,
-            max_qp_wr: limits.work_requests,
-            max_send_sge: limits.sges,
-            max_recv_sge: limits.sges,
-            max_sge_rd: limits.sges,
-            max_cq: limits.cqs,
-            max_cqe: limits.cqes,
-            max_mr: limits.mrs,
-            max_pd: limits.pds,
-            max_qp_rd_atom: limits.reads,
-            max_qp_init_rd_atom: limits.reads,
-            max_res_rd_atom: limits.reads * limits.qps,
+            max_qp: limits.qps as _,
+            max_qp_wr: limits.work_requests as _,
+            max_send_sge: limits.sges as _,
+            max_recv_sge: limits.sges as _,
+            max_sge_rd: limits.sges as _,
+            max_cq: limits.cqs as _,
+            max_cqe: limits.cqes as _,
+            max_mr: limits.mrs as _,
+            max_pd: limits.pds as _,
+            max_qp_rd_atom: limits.reads as _,
+            max_qp_init_rd_atom: limits.reads as _,
+            max_res_rd_atom: (limits.reads * limits.qps) as _,
             atomic_cap: sys::ib_atomic_cap_IB_ATOMIC_NONE,
             max_pkeys: 1,
             local_ca_ack_delay: 15,
-            device_cap_flags: sys::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_RC_RNR_NAK_GEN as u64,
+            device_cap_flags: sys::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_RC_RNR_NAK_GEN
+                as u64,
             ..Default::default()
         };
         Ok(0)
@@ -242,7 +245,13 @@ unsafe extern "C" fn alloc_ucontext(
 ) -> c_int {
     let response = crate::verbs::ucontext_response();
     // SAFETY: `udata` is valid; the structure is plain data of that size.
-    unsafe { sys::tbrdma_copy_to_udata(udata, ptr::from_ref(&response).cast(), size_of_val(&response)) }
+    unsafe {
+        sys::tbrdma_copy_to_udata(
+            udata,
+            ptr::from_ref(&response).cast(),
+            size_of_val(&response),
+        )
+    }
 }
 
 unsafe extern "C" fn dealloc_ucontext(_context: *mut sys::ib_ucontext) {}
@@ -276,7 +285,7 @@ unsafe extern "C" fn create_cq(
         // SAFETY: see the module's common ground.
         let (hca, attr) = unsafe { (hca((*cq).device), &*attr) };
         if attr.flags != 0 {
-            return Err(EOPNOTSUPP);
+            return Err(not_supported());
         }
         // SAFETY: valid until `destroy_cq` returns, which closes the gate.
         let core = unsafe { CoreCq::new(NonNull::new(cq).ok_or(EINVAL)?) };
@@ -357,10 +366,10 @@ unsafe extern "C" fn create_qp(
         // SAFETY: as above.
         unsafe { no_udata(udata)? };
         if init.qp_type != sys::ib_qp_type_IB_QPT_RC || init.create_flags != 0 {
-            return Err(EOPNOTSUPP);
+            return Err(not_supported());
         }
         if !init.srq.is_null() {
-            return Err(EOPNOTSUPP);
+            return Err(not_supported());
         }
         if init.send_cq.is_null() || init.recv_cq.is_null() || pd.is_null() {
             return Err(EINVAL);
@@ -417,7 +426,7 @@ unsafe extern "C" fn modify_qp(
         let mask = mask as u32;
         let given = |bit: sys::ib_qp_attr_mask| mask & bit != 0;
         if mask & !sys::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS != 0 {
-            return Err(EOPNOTSUPP);
+            return Err(not_supported());
         }
         let next = given(sys::ib_qp_attr_mask_IB_QP_STATE)
             .then(|| QpState::from_raw(attr.qp_state).ok_or(EINVAL))
@@ -450,17 +459,26 @@ unsafe extern "C" fn modify_qp(
             state: next,
             assumed,
             mac,
-            access: some(sys::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS, attr.qp_access_flags as u32),
+            access: some(
+                sys::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS,
+                attr.qp_access_flags as u32,
+            ),
             dest_qpn: some(sys::ib_qp_attr_mask_IB_QP_DEST_QPN, attr.dest_qp_num),
             path_mtu: some(sys::ib_qp_attr_mask_IB_QP_PATH_MTU, attr.path_mtu),
             rq_psn: some(sys::ib_qp_attr_mask_IB_QP_RQ_PSN, attr.rq_psn),
             sq_psn: some(sys::ib_qp_attr_mask_IB_QP_SQ_PSN, attr.sq_psn),
-            max_rd_atomic: some(sys::ib_qp_attr_mask_IB_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic.into()),
+            max_rd_atomic: some(
+                sys::ib_qp_attr_mask_IB_QP_MAX_QP_RD_ATOMIC,
+                attr.max_rd_atomic.into(),
+            ),
             max_dest_rd_atomic: some(
                 sys::ib_qp_attr_mask_IB_QP_MAX_DEST_RD_ATOMIC,
                 attr.max_dest_rd_atomic.into(),
             ),
-            min_rnr_timer: some(sys::ib_qp_attr_mask_IB_QP_MIN_RNR_TIMER, attr.min_rnr_timer.into()),
+            min_rnr_timer: some(
+                sys::ib_qp_attr_mask_IB_QP_MIN_RNR_TIMER,
+                attr.min_rnr_timer.into(),
+            ),
             timeout: some(sys::ib_qp_attr_mask_IB_QP_TIMEOUT, attr.timeout.into()),
             retry_cnt: some(sys::ib_qp_attr_mask_IB_QP_RETRY_CNT, attr.retry_cnt.into()),
             rnr_retry: some(sys::ib_qp_attr_mask_IB_QP_RNR_RETRY, attr.rnr_retry.into()),
@@ -541,7 +559,7 @@ unsafe fn send_request<'a>(wr: *const sys::ib_send_wr) -> Result<SendRequest<'a>
         sys::ib_wr_opcode_IB_WR_RDMA_WRITE => (Opcode::Write, true),
         sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => (Opcode::WriteImm, true),
         sys::ib_wr_opcode_IB_WR_RDMA_READ => (Opcode::Read, true),
-        _ => return Err(EOPNOTSUPP),
+        _ => return Err(not_supported()),
     };
     let (raddr, rkey) = if remote {
         // SAFETY: these opcodes come in a `struct ib_rdma_wr`, whose first field is the request.
@@ -597,7 +615,8 @@ unsafe extern "C" fn post_send(
 fn copy_inline(user: bool, addr: u64, to: &mut [u8]) -> Result {
     if user {
         // SAFETY: `to` is writable for its length; the source is checked by the copy.
-        let failed = unsafe { sys::tbrdma_copy_from_user(to.as_mut_ptr().cast::<c_void>(), addr, to.len()) };
+        let failed =
+            unsafe { sys::tbrdma_copy_from_user(to.as_mut_ptr().cast::<c_void>(), addr, to.len()) };
         return kernel::error::to_result(failed);
     }
     // SAFETY: a kernel consumer gives the kernel address of readable bytes (ib_verbs.h, IB_SEND_INLINE).
@@ -615,8 +634,10 @@ unsafe extern "C" fn post_recv(
     while !wr.is_null() {
         // SAFETY: an element of the caller's list.
         let request = unsafe {
-            sges((*wr).sg_list, (*wr).num_sge)
-                .map(|sges| RecvRequest { wr_id: *(*wr).__bindgen_anon_1.wr_id.as_ref(), sges })
+            sges((*wr).sg_list, (*wr).num_sge).map(|sges| RecvRequest {
+                wr_id: *(*wr).__bindgen_anon_1.wr_id.as_ref(),
+                sges,
+            })
         };
         if let Err(error) = request.and_then(|r| queue.post_recv(&r)) {
             // SAFETY: the caller gives a place for it.
@@ -645,7 +666,7 @@ unsafe extern "C" fn reg_user_mr(
             (hca((*pd).device), (*pd.cast::<Pd>()).number)
         };
         if !dmah.is_null() {
-            return Err(EOPNOTSUPP);
+            return Err(not_supported());
         }
         let access = Access::from_raw(access as u32)?;
         let mut object = KBox::<MrObject>::new_uninit(GFP_KERNEL)?;

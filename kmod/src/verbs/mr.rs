@@ -2,6 +2,7 @@
 //! Memory regions, and the one place where access to memory is decided.
 
 use super::{Hca, LIMITS};
+use crate::errno::not_supported;
 use crate::rdma::gate::Gate;
 use crate::rdma::memory::Pinned;
 use crate::rdma::Sge;
@@ -29,7 +30,7 @@ impl Access {
             | sys::ib_access_flags_IB_ACCESS_REMOTE_READ
             | sys::ib_access_flags_IB_ACCESS_OPTIONAL;
         if raw & !known != 0 {
-            return Err(EOPNOTSUPP);
+            return Err(not_supported());
         }
         Ok(Self {
             local_write: raw & sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE != 0,
@@ -181,7 +182,9 @@ impl Hca {
         let _inside = mr.gate.enter().ok_or(EACCES)?;
         match copy {
             Copy::Out(to) => mr.memory.read(mr.check(pd, addr, to.len(), purpose)?, to),
-            Copy::In(from) => mr.memory.write(mr.check(pd, addr, from.len(), purpose)?, from),
+            Copy::In(from) => mr
+                .memory
+                .write(mr.check(pd, addr, from.len(), purpose)?, from),
             Copy::Check(len) => mr.check(pd, addr, len, purpose).map(drop),
         }
     }

@@ -2,6 +2,7 @@
 //! States and attributes of a QP.
 
 use super::{Qp, Wakes, NO_PEER};
+use crate::errno::unreachable_host;
 use crate::proto::rc::{Config, Requester, Responder};
 use crate::sys;
 use kernel::prelude::*;
@@ -24,7 +25,9 @@ impl QpState {
     /// From the raw value. SQE is not for connected QPs, so it is not known here.
     pub(crate) fn from_raw(raw: sys::ib_qp_state) -> Option<Self> {
         use QpState::*;
-        [Reset, Init, Rtr, Rts, Sqd, Err].into_iter().find(|state| *state as u32 == raw)
+        [Reset, Init, Rtr, Rts, Sqd, Err]
+            .into_iter()
+            .find(|state| *state as u32 == raw)
     }
 
     pub(super) fn can_receive(self) -> bool {
@@ -132,7 +135,11 @@ impl Qp {
             None => None,
             Some(mac) => {
                 let found = this.hca.links().and_then(|links| links.peer_by_mac(mac));
-                Some(found.filter(|peer| peer.is_up()).ok_or(EHOSTUNREACH)?)
+                Some(
+                    found
+                        .filter(|peer| peer.is_up())
+                        .ok_or_else(unreachable_host)?,
+                )
             }
         };
         let mut wakes = Wakes::default();
@@ -141,7 +148,11 @@ impl Qp {
             let from = wanted.assumed.unwrap_or(inner.state);
             let to = wanted.state.unwrap_or(from);
             // The state may have changed behind the caller's back, to the error state only.
-            let from = if inner.state == QpState::Err { inner.state } else { from };
+            let from = if inner.state == QpState::Err {
+                inner.state
+            } else {
+                from
+            };
             if from != inner.state || !allowed(from, to) {
                 return Err(EINVAL);
             }
@@ -153,9 +164,10 @@ impl Qp {
                 inner.peer = Some(peer);
             }
             inner.requester.configure(attributes.requester());
-            inner
-                .responder
-                .configure(attributes.max_dest_rd_atomic as u16, attributes.min_rnr_timer as u8);
+            inner.responder.configure(
+                attributes.max_dest_rd_atomic as u16,
+                attributes.min_rnr_timer as u8,
+            );
             match to {
                 QpState::Reset => {
                     inner.requester = Requester::new(attributes.requester());
