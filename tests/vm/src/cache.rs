@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 
 /// Entries of a kind that are kept besides the one in use.
 const KEEP: usize = 2;
-/// Entries used within this time are kept in any case.
-const YOUNG: Duration = Duration::from_secs(24 * 3600);
+/// Entries used within this time are kept in any case: somebody may be using them.
+const YOUNG: Duration = Duration::from_secs(3600);
 
 /// The cache.
 #[derive(Clone, Debug)]
@@ -100,6 +100,15 @@ impl Cache {
         Ok(path)
     }
 
+    /// The entry of this kind with this key, if it was made before.
+    pub fn find(&self, kind: &str, key: Key) -> Option<PathBuf> {
+        let path = self.dir.join(format!("{kind}-{}", key.finish()));
+        path.exists().then(|| {
+            touch(&path);
+            path
+        })
+    }
+
     /// Removes old entries of a kind. Failing to is no failure.
     fn collect(&self, kind: &str, present: &str) {
         let Ok(dir) = fs::read_dir(&self.dir) else {
@@ -172,7 +181,9 @@ mod tests {
             .entry("thing", key(), |_| panic!("made twice"))
             .unwrap();
         assert_eq!(path, again);
-        assert_eq!(fs::read(path).unwrap(), b"1");
+        assert_eq!(fs::read(&path).unwrap(), b"1");
+        assert_eq!(cache.find("thing", key()), Some(path));
+        assert_eq!(cache.find("thing", key().with("y")), None);
     }
 
     #[test]

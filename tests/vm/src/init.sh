@@ -37,6 +37,22 @@ echo "$name" > /root/etc/hostname
 } > /root/etc/hosts
 echo "$key" | $b base64 -d > /root/root/.ssh/authorized_keys
 $b chmod 700 /root/root/.ssh
+# What a test bed has no use for and emulation makes slow. The disk itself stays a plain Debian.
+for unit in apt-daily.timer apt-daily-upgrade.timer dev-hugepages.mount dpkg-db-backup.timer e2scrub_all.timer \
+	e2scrub_reap.service fstrim.timer getty.target getty@tty1.service kmod-static-nodes.service ldconfig.service \
+	modprobe@configfs.service modprobe@drm.service modprobe@efi_pstore.service modprobe@fuse.service \
+	proc-sys-fs-binfmt_misc.automount serial-getty@ttyS0.service sys-fs-fuse-connections.mount \
+	systemd-binfmt.service systemd-firstboot.service systemd-hibernate-clear.service systemd-hwdb-update.service \
+	systemd-journal-catalog-update.service systemd-journal-flush.service systemd-logind.service \
+	systemd-machine-id-commit.service systemd-pcrmachine.service systemd-pcrphase.service \
+	systemd-pcrphase-sysinit.service systemd-pstore.service systemd-random-seed.service \
+	systemd-tpm2-setup.service systemd-tpm2-setup-early.service systemd-update-done.service \
+	systemd-update-utmp.service systemd-user-sessions.service; do
+	$b ln -sf /dev/null "/root/etc/systemd/system/$unit"
+done
+# An emulated router has no way to wake its host (PME), so it must not be put to sleep.
+echo 'ACTION=="add", SUBSYSTEM=="pci", ATTR{class}=="0x0c0340", ATTR{power/control}="on"' \
+	> /root/etc/udev/rules.d/99-lab.rules
 # eth0: the host, for control. eth1: the other guests, for what programs agree on beside the cable.
 $b ip link set lo up
 $b ip link set eth0 up

@@ -3,12 +3,14 @@
 //! - [`cache`]: the one place outside the checkout where what is expensive is kept, by content
 //! - [`debian`]: Debian root file systems
 //! - [`image`]: the guests' disk and initramfs, made from such a root
+//! - [`roots`]: those of the lab
 //! - [`lab`]: machines, cables, and how to talk to them
 //! - [`health`]: what a guest's kernel log must not contain
 //!
 //! Everything needs root, and works on Debian 12 and newer. QEMU comes from Debian's backports and
 //! is run from a root of its own, whatever the host has.
 
+mod boot;
 pub mod cache;
 pub mod command;
 pub mod debian;
@@ -16,7 +18,11 @@ pub mod health;
 pub mod image;
 pub mod lab;
 mod machine;
+mod process;
+pub mod roots;
 mod ssh;
+mod state;
 
-pub use lab::{Lab, Options};
+pub use boot::Options;
+pub use lab::Lab;
 pub use ssh::quote;

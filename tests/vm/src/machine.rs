@@ -1,15 +1,10 @@
 //! One virtual machine: a QEMU process.
 
-use crate::command::describe;
-use anyhow::{Context, Result};
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
+use crate::process::start;
+use anyhow::Result;
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// What a machine is made of.
 pub(crate) struct Hardware<'a> {
@@ -36,8 +31,8 @@ pub(crate) struct Hardware<'a> {
 }
 
 impl Hardware<'_> {
-    /// Starts the machine.
-    pub(crate) fn start(&self, die_with_us: bool) -> Result<Child> {
+    /// Starts the machine; if `tied`, it ends when we end.
+    pub(crate) fn start(&self, tied: bool) -> Result<Child> {
         let mut command = qemu_program(self.qemu);
         let number = self.number;
         let memory = self.memory_mib;
@@ -93,6 +88,9 @@ impl Hardware<'_> {
             let device = serde_json::json!({
                 "driver": "vfio-user-pci",
                 "socket": { "type": "unix", "path": router },
+                // A ring must have stopped when the guest's write that stops it is done: the guest
+                // frees the buffers then.
+                "x-no-posted-writes": true,
             });
             command.arg("-device").arg(device.to_string());
         }
@@ -101,14 +99,7 @@ impl Hardware<'_> {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        if die_with_us {
-            die_with_parent(&mut command);
-        } else {
-            command.process_group(0);
-        }
-        command
-            .spawn()
-            .with_context(|| format!("cannot run {}", describe(&command)))
+        start(command, tied)
     }
 }
 
@@ -126,71 +117,4 @@ fn qemu_program(root: &Path) -> Command {
         .arg("-L")
         .arg(root.join("usr/share/seabios"));
     command
-}
-
-/// The process ends when we end, however we end.
-pub(crate) fn die_with_parent(command: &mut Command) {
-    let parent = nix::unistd::getpid();
-    let ask = move || {
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // We may have ended before the request.
-        if nix::unistd::getppid() != parent {
-            return Err(std::io::Error::other("the lab has ended"));
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec only two system calls are made; nothing is allocated unless
-    // the parent is gone.
-    unsafe { command.pre_exec(ask) };
-}
-
-/// A process that was started before, perhaps by another run of the program.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
-    /// When it started, in the kernel's ticks: with the pid, names it for good.
-    start: u64,
-}
-
-impl Process {
-    pub(crate) fn of(child: &Child) -> Result<Self> {
-        let pid = i32::try_from(child.id())?;
-        Ok(Self {
-            pid,
-            start: start_time(pid).unwrap_or(0),
-        })
-    }
-
-    /// It is running.
-    pub(crate) fn is_alive(&self) -> bool {
-        start_time(self.pid) == Some(self.start)
-    }
-
-    /// Ends it, and waits until it is gone.
-    pub(crate) fn end(&self) {
-        for (signal, patience) in [(Signal::SIGTERM, 3), (Signal::SIGKILL, 10)] {
-            if !self.is_alive() {
-                return;
-            }
-            let _ = kill(Pid::from_raw(self.pid), signal);
-            let start = Instant::now();
-            while self.is_alive() && start.elapsed() < Duration::from_secs(patience) {
-                // It may be our child: then it has to be waited for.
-                let flags = Some(nix::sys::wait::WaitPidFlag::WNOHANG);
-                let _ = nix::sys::wait::waitpid(Pid::from_raw(self.pid), flags);
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-    }
-}
-
-/// The 22nd field of /proc/PID/stat; `None` if there is no such process, or it is a zombie.
-fn start_time(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    if fields.next()? == "Z" {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
 }

@@ -48,8 +48,8 @@ impl Access {
         command
     }
 
-    /// Opens the connection that all commands share.
-    pub fn connect(&self) -> Result<Child> {
+    /// Opens the connection that all commands share; if `tied`, it ends when we end.
+    pub(crate) fn connect(&self, tied: bool) -> Result<Child> {
         let mut command = Command::new("ssh");
         self.options(&mut command);
         command
@@ -57,8 +57,7 @@ impl Access {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        crate::machine::die_with_parent(&mut command);
-        command.spawn().context("cannot run ssh")
+        crate::process::start(command, tied)
     }
 
     /// The connection is open.
