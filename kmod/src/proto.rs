@@ -5,9 +5,9 @@
 
 #[path = "../../proto/src/frame.rs"]
 pub(crate) mod frame;
-#[path = "../../proto/src/rc/mod.rs"]
-pub(crate) mod rc;
-#[path = "../../proto/src/rail/mod.rs"]
-pub(crate) mod rail;
 #[path = "../../proto/src/hello/mod.rs"]
 pub(crate) mod hello;
+#[path = "../../proto/src/rail/mod.rs"]
+pub(crate) mod rail;
+#[path = "../../proto/src/rc/mod.rs"]
+pub(crate) mod rc;

@@ -39,9 +39,8 @@ impl Pinned {
     pub(crate) fn new(device: &IbDevice, start: u64, length: usize, access: i32) -> Result<Self> {
         let start = usize::try_from(start).map_err(|_| EFAULT)?;
         // SAFETY: the device is registered while a user has a context on it.
-        let umem = from_err_ptr(unsafe {
-            sys::tbrdma_umem_get(device.as_ptr(), start, length, access)
-        })?;
+        let umem =
+            from_err_ptr(unsafe { sys::tbrdma_umem_get(device.as_ptr(), start, length, access) })?;
         let umem = NonNull::new(umem).ok_or(ENOMEM)?;
         let offset = start & (PAGE - 1);
         let release = |error| {
@@ -53,13 +52,19 @@ impl Pinned {
         let mut addresses: KVVec<*mut u8> =
             KVVec::from_elem(ptr::null_mut(), count, GFP_KERNEL).map_err(|e| release(e.into()))?;
         // SAFETY: `umem` is valid; the array has room for `count` entries.
-        let found = unsafe {
-            sys::tbrdma_umem_pages(umem.as_ptr(), addresses.as_mut_ptr().cast(), count)
-        };
+        let found =
+            unsafe { sys::tbrdma_umem_pages(umem.as_ptr(), addresses.as_mut_ptr().cast(), count) };
         if found < count || addresses.iter().any(|a| a.is_null()) {
             return Err(release(EFAULT));
         }
-        Ok(Self { pages: UnsafeCell::new(Some(Pages { umem, addresses, offset, length })) })
+        Ok(Self {
+            pages: UnsafeCell::new(Some(Pages {
+                umem,
+                addresses,
+                offset,
+                length,
+            })),
+        })
     }
 
     /// Gives the pages back. Sleeps.

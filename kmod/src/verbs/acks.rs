@@ -20,7 +20,10 @@ pub(super) fn flush(hca: &Hca, peer: &Arc<Peer>) {
 
 /// Sends one frame of entries.
 fn send(peer: &Arc<Peer>, entries: &[AckEntry]) -> Result<(), TxError> {
-    let header = Header { opcode: Opcode::QpAck, ..Header::default() };
+    let header = Header {
+        opcode: Opcode::QpAck,
+        ..Header::default()
+    };
     peer.send(0, header, &[], entries.len() * ACK_ENTRY_LEN, |to| {
         for (bytes, entry) in to.chunks_exact_mut(ACK_ENTRY_LEN).zip(entries) {
             bytes.copy_from_slice(&entry.emit());
@@ -55,7 +58,9 @@ fn flush_owed(hca: &Hca, peer: &Arc<Peer>) -> bool {
     let mut batch = Batch::new();
     let mut qps: [Option<Arc<Qp>>; BATCH] = [const { None }; BATCH];
     for place in &mut qps {
-        let Some(qp) = hca.owing.pop_for(peer) else { break };
+        let Some(qp) = hca.owing.pop_for(peer) else {
+            break;
+        };
         if let Some(entry) = qp.take_ack() {
             batch.push(entry);
             *place = Some(qp);
@@ -81,12 +86,21 @@ struct Batch {
 
 impl Batch {
     fn new() -> Self {
-        let nothing = AckEntry { qpn: 0, msn: 0, syndrome: Syndrome::Ack };
-        Self { entries: [nothing; BATCH], len: 0 }
+        let nothing = AckEntry {
+            qpn: 0,
+            msn: 0,
+            syndrome: Syndrome::Ack,
+        };
+        Self {
+            entries: [nothing; BATCH],
+            len: 0,
+        }
     }
 
     fn push(&mut self, entry: AckEntry) -> bool {
-        let Some(place) = self.entries.get_mut(self.len) else { return false };
+        let Some(place) = self.entries.get_mut(self.len) else {
+            return false;
+        };
         *place = entry;
         self.len += 1;
         true
@@ -121,6 +135,14 @@ pub(super) fn answer_for_missing(hca: &Hca, peer: &Arc<Peer>, hdr: &Header, ext:
     };
     if let Some(qpn) = first_sqpn(kind, ext) {
         let syndrome = Syndrome::Nak(NakCode::Gone);
-        answer(hca, peer, AckEntry { qpn, msn: hdr.msn, syndrome });
+        answer(
+            hca,
+            peer,
+            AckEntry {
+                qpn,
+                msn: hdr.msn,
+                syndrome,
+            },
+        );
     }
 }

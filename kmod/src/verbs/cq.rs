@@ -97,7 +97,13 @@ impl Cq {
         }
         let ring = KVVec::from_elem(None, entries as usize, GFP_KERNEL)?;
         hca.cq_count.take(LIMITS.cqs)?;
-        let state = State { ring, head: 0, len: 0, armed: Armed::No, overrun: false };
+        let state = State {
+            ring,
+            head: 0,
+            len: 0,
+            armed: Armed::No,
+            overrun: false,
+        };
         let made = Arc::pin_init(
             pin_init!(Self {
                 hca: hca.into(),
@@ -122,7 +128,10 @@ impl Cq {
         let size = state.ring.len();
         if state.len == size {
             state.overrun = true;
-            return Wake { notify: false, error: true };
+            return Wake {
+                notify: false,
+                error: true,
+            };
         }
         let tail = (state.head + state.len) % size;
         if let Some(entry) = state.ring.get_mut(tail) {
@@ -137,7 +146,10 @@ impl Cq {
         if notify {
             state.armed = Armed::No;
         }
-        Wake { notify, error: false }
+        Wake {
+            notify,
+            error: false,
+        }
     }
 
     /// Tells the consumer what [`push`](Self::push) found to be told.
@@ -145,7 +157,9 @@ impl Cq {
         if !wake.notify && !wake.error {
             return;
         }
-        let Some(_inside) = self.gate.enter() else { return };
+        let Some(_inside) = self.gate.enter() else {
+            return;
+        };
         if wake.error {
             crate::print::log_warn_ratelimited!(
                 "a completion queue overran: its program polls too rarely or made it too small"
@@ -177,7 +191,11 @@ impl Cq {
         let mut state = self.state.lock();
         // The stronger of two requests holds (IBTA 1.7, 11.4.2.2).
         if !(solicited_only && state.armed == Armed::Any) {
-            state.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+            state.armed = if solicited_only {
+                Armed::Solicited
+            } else {
+                Armed::Any
+            };
         }
         state.len > 0
     }

@@ -24,10 +24,10 @@ pub(crate) use limits::LIMITS;
 pub(crate) use port::Port;
 
 use crate::link::{Links, Peer, Upcalls};
-use crate::thunderbolt::os::Workqueue;
 use crate::proto::frame::{Header, Opcode};
 use crate::proto::rc::{AckEntries, AckEntry};
 use crate::rdma::device::IbDevice;
+use crate::thunderbolt::os::Workqueue;
 use crate::uapi::AllocUcontextResp;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
@@ -197,7 +197,9 @@ impl Upcalls for Hca {
     fn tx_ready(&self, peer: &Arc<Peer>) {
         acks::flush(self, peer);
         for _ in 0..self.blocked.len() {
-            let Some(qp) = self.blocked.pop_for(peer) else { break };
+            let Some(qp) = self.blocked.pop_for(peer) else {
+                break;
+            };
             Qp::unblocked(&qp);
         }
     }

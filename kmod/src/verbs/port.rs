@@ -21,10 +21,16 @@ const SPEEDS: [(u32, u16); 6] = [(10, 4), (5, 2), (25, 32), (50, 64), (100, 128)
 impl Port {
     pub(super) fn new(state: Option<PortState>) -> Self {
         match state {
-            Some(state) => {
-                Self { active: state.active, lane_gbps: state.lane_gbps, lanes: state.lanes }
-            }
-            None => Self { active: false, lane_gbps: 0, lanes: 0 },
+            Some(state) => Self {
+                active: state.active,
+                lane_gbps: state.lane_gbps,
+                lanes: state.lanes,
+            },
+            None => Self {
+                active: false,
+                lane_gbps: 0,
+                lanes: 0,
+            },
         }
     }
 

@@ -79,9 +79,13 @@ impl<T> Table<T> {
                 let cursor = objects.cursor_lower_bound(&from);
                 cursor.map(|c| (*c.current().0, c.current().1.clone()))
             };
-            let Some((number, object)) = found else { return };
+            let Some((number, object)) = found else {
+                return;
+            };
             look(&object);
-            let Some(next) = number.checked_add(1) else { return };
+            let Some(next) = number.checked_add(1) else {
+                return;
+            };
             from = next;
         }
     }

@@ -17,12 +17,12 @@ pub(crate) use post::{Opcode, RecvRequest, SendRequest};
 
 use super::cq::{Cq, Wake, WcOpcode, WcStatus, WorkCompletion};
 use super::{acks, Hca, LIMITS};
-use crate::thunderbolt::os::{cancel_sync, now_us};
 use crate::link::Peer;
 use crate::proto::rc::{AckEntry, NakCode, Requester, Responder, Syndrome, Wqe};
 use crate::rdma::event::CoreQp;
 use crate::rdma::gate::Gate;
 use crate::rdma::Sge;
+use crate::thunderbolt::os::{cancel_sync, now_us};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_spinlock, Arc, SpinLock};
@@ -368,7 +368,9 @@ impl Qp {
         if !matches!(entry.syndrome, Syndrome::Nak(_)) {
             return;
         }
-        let Some(_inside) = this.gate.enter() else { return };
+        let Some(_inside) = this.gate.enter() else {
+            return;
+        };
         let mut wakes = Wakes::default();
         {
             let mut inner = this.inner.lock();
@@ -379,11 +381,17 @@ impl Qp {
 
     /// The peer is lost: everything outstanding ends.
     pub(super) fn peer_lost(this: &Arc<Self>, peer: &Arc<Peer>) {
-        let Some(_inside) = this.gate.enter() else { return };
+        let Some(_inside) = this.gate.enter() else {
+            return;
+        };
         let mut wakes = Wakes::default();
         {
             let mut inner = this.inner.lock();
-            if inner.peer.as_ref().is_some_and(|own| Arc::ptr_eq(own, peer)) {
+            if inner
+                .peer
+                .as_ref()
+                .is_some_and(|own| Arc::ptr_eq(own, peer))
+            {
                 this.fail(&mut inner, &mut wakes);
             }
         }
@@ -396,7 +404,15 @@ impl Qp {
         inner.requester.flush();
         self.complete_sends(inner, wakes);
         while inner.receive_posted() {
-            self.complete_receive(inner, wakes, WcStatus::Flushed, WcOpcode::Recv, 0, None, false);
+            self.complete_receive(
+                inner,
+                wakes,
+                WcStatus::Flushed,
+                WcOpcode::Recv,
+                0,
+                None,
+                false,
+            );
         }
     }
 

@@ -81,8 +81,9 @@ impl Qp {
             }
             let mut rest = &mut inline[..];
             for sge in request.sges {
-                let (piece, tail) =
-                    rest.split_at_mut_checked(sge.length as usize).ok_or(EINVAL)?;
+                let (piece, tail) = rest
+                    .split_at_mut_checked(sge.length as usize)
+                    .ok_or(EINVAL)?;
                 copy(this.user, sge.addr, piece)?;
                 rest = tail;
             }
@@ -162,7 +163,10 @@ impl Qp {
             info.sges = request.sges.len() as u32;
             info.room = total(request.sges);
             let from = slot * this.caps.recv_sge as usize;
-            let to = inner.queues.rq_sges.get_mut(from..from + request.sges.len());
+            let to = inner
+                .queues
+                .rq_sges
+                .get_mut(from..from + request.sges.len());
             to.ok_or(EINVAL)?.copy_from_slice(request.sges);
             inner.rq_tail = inner.rq_tail.wrapping_add(1);
             if inner.state == QpState::Err {

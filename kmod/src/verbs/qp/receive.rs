@@ -2,13 +2,13 @@
 //! Frames come in.
 
 use super::{Inner, Qp, QpState, Wakes};
-use crate::thunderbolt::os::now_us;
 use crate::link::Peer;
 use crate::proto::frame::{Header, Opcode};
 use crate::proto::rc::{
     first_sqpn, AckEntry, Delivery, Kind, NakCode, Placed, Segment, Status, Step,
 };
 use crate::sys;
+use crate::thunderbolt::os::now_us;
 use crate::verbs::acks;
 use crate::verbs::cq::{WcOpcode, WcStatus};
 use crate::verbs::mr::{Copy, Purpose};
@@ -30,8 +30,14 @@ impl Qp {
             Opcode::ReadResp => return Self::on_read_response(this, peer, hdr, payload),
             _ => return this.hca.stray(),
         };
-        let Some(_inside) = this.gate.enter() else { return };
-        let sqpn = if hdr.first { first_sqpn(kind, ext) } else { None };
+        let Some(_inside) = this.gate.enter() else {
+            return;
+        };
+        let sqpn = if hdr.first {
+            first_sqpn(kind, ext)
+        } else {
+            None
+        };
         let mut wakes = Wakes::default();
         let mut later = None;
         let mut answer = None;
@@ -79,7 +85,10 @@ impl Qp {
 
     /// Only the peer that the QP is connected to is listened to.
     fn is_partner(&self, inner: &Inner, peer: &Arc<Peer>) -> bool {
-        inner.peer.as_ref().is_some_and(|own| Arc::ptr_eq(own, peer))
+        inner
+            .peer
+            .as_ref()
+            .is_some_and(|own| Arc::ptr_eq(own, peer))
     }
 
     /// Executes one frame of a request.
@@ -101,13 +110,15 @@ impl Qp {
             }
             Step::Write { addr, rkey, whole } => {
                 let allowed = self.allows(inner, sys::ib_access_flags_IB_ACCESS_REMOTE_WRITE)
-                    && whole.is_none_or(|(from, len)| {
-                        self.may(rkey, from, len, Purpose::RemoteWrite)
-                    });
+                    && whole
+                        .is_none_or(|(from, len)| self.may(rkey, from, len, Purpose::RemoteWrite));
                 let write = Purpose::RemoteWrite;
                 let written = allowed
                     && (payload.is_empty()
-                        || self.hca.access(self.pd, rkey, addr, write, Copy::In(payload)).is_ok());
+                        || self
+                            .hca
+                            .access(self.pd, rkey, addr, write, Copy::In(payload))
+                            .is_ok());
                 if written {
                     self.placed(inner, frame, wakes);
                 } else {
@@ -131,7 +142,10 @@ impl Qp {
     /// The whole range may be accessed. An empty one always (IBTA 1.7, 9.7.4.1.5).
     fn may(&self, rkey: u32, addr: u64, len: u32, purpose: Purpose) -> bool {
         len == 0
-            || self.hca.access(self.pd, rkey, addr, purpose, Copy::Check(len as usize)).is_ok()
+            || self
+                .hca
+                .access(self.pd, rkey, addr, purpose, Copy::Check(len as usize))
+                .is_ok()
     }
 
     /// Puts a piece of a SEND into the oldest receive.
@@ -154,15 +168,27 @@ impl Qp {
     }
 
     fn placed(&self, inner: &mut Inner, frame: &Delivery<'_>, wakes: &mut Wakes) {
-        if let Placed::Receive { total, imm, write, solicited } = inner.responder.placed(frame) {
-            let opcode = if write { WcOpcode::RecvWriteImm } else { WcOpcode::Recv };
+        if let Placed::Receive {
+            total,
+            imm,
+            write,
+            solicited,
+        } = inner.responder.placed(frame)
+        {
+            let opcode = if write {
+                WcOpcode::RecvWriteImm
+            } else {
+                WcOpcode::Recv
+            };
             let done = WcStatus::Success;
             self.complete_receive(inner, wakes, done, opcode, total, imm, solicited);
         }
     }
 
     fn on_read_response(this: &Arc<Self>, peer: &Arc<Peer>, hdr: &Header, payload: &[u8]) {
-        let Some(_inside) = this.gate.enter() else { return };
+        let Some(_inside) = this.gate.enter() else {
+            return;
+        };
         let response = Segment {
             msn: hdr.msn,
             offset: hdr.offset,
@@ -181,7 +207,10 @@ impl Qp {
                 return;
             };
             let sges = inner.queues.send_sges(&this.caps, slot);
-            match this.hca.scatter(this.pd, sges, response.offset as usize, payload) {
+            match this
+                .hca
+                .scatter(this.pd, sges, response.offset as usize, payload)
+            {
                 Ok(()) => inner.requester.read_placed(&mut inner.queues.sq, &response),
                 Err(_) => inner.requester.fail(response.msn, Status::LocalProtection),
             }
@@ -196,7 +225,9 @@ impl Qp {
 
     /// Takes news of this QP's requests.
     pub(in crate::verbs) fn on_ack(this: &Arc<Self>, peer: &Arc<Peer>, entry: &AckEntry) {
-        let Some(_inside) = this.gate.enter() else { return };
+        let Some(_inside) = this.gate.enter() else {
+            return;
+        };
         let mut wakes = Wakes::default();
         let later = {
             let mut guard = this.inner.lock();
@@ -204,7 +235,10 @@ impl Qp {
             if !this.is_partner(inner, peer) || inner.state == QpState::Err {
                 return;
             }
-            if !inner.requester.on_ack(&mut inner.queues.sq, entry, now_us()) {
+            if !inner
+                .requester
+                .on_ack(&mut inner.queues.sq, entry, now_us())
+            {
                 this.hca.stray();
             }
             this.complete_sends(inner, &mut wakes);

@@ -2,10 +2,10 @@
 //! Frames go out.
 
 use super::{Inner, Qp, QpState, Queues, Wakes};
-use crate::thunderbolt::os::now_us;
 use crate::link::{Peer, TxError};
 use crate::proto::frame::{Header, Opcode};
 use crate::proto::rc::{NakCode, Next, Op, RethExt, Segment, SendExt, Status, Wqe};
+use crate::thunderbolt::os::now_us;
 use crate::verbs::mr::{Copy, Purpose};
 use kernel::prelude::*;
 use kernel::sync::Arc;
@@ -28,7 +28,9 @@ enum Sent {
 impl Qp {
     /// Sends what can be sent: in the caller's context, at most a burst.
     pub(crate) fn transmit(this: &Arc<Self>) {
-        let Some(_inside) = this.gate.enter() else { return };
+        let Some(_inside) = this.gate.enter() else {
+            return;
+        };
         let mut wakes = Wakes::default();
         let later = {
             let mut inner = this.inner.lock();
@@ -96,7 +98,13 @@ impl Qp {
             if to.is_empty() {
                 return Ok(());
             }
-            self.hca.access(self.pd, read.rkey, read.addr, Purpose::RemoteRead, Copy::Out(to))
+            self.hca.access(
+                self.pd,
+                read.rkey,
+                read.addr,
+                Purpose::RemoteRead,
+                Copy::Out(to),
+            )
         });
         match sent {
             Ok(()) => {
@@ -131,9 +139,15 @@ impl Qp {
             Next::Until(at) => return Sent::Later(at),
         };
         let slot = inner.send_slot(segment.msn);
-        let Some(wqe) = inner.queues.sq.get(slot) else { return Sent::Nothing };
+        let Some(wqe) = inner.queues.sq.get(slot) else {
+            return Sent::Nothing;
+        };
         let mut ext = [0; EXT_MAX];
-        let ext_len = if segment.first { self.extension(wqe, &mut ext) } else { 0 };
+        let ext_len = if segment.first {
+            self.extension(wqe, &mut ext)
+        } else {
+            0
+        };
         let header = self.header(wqe, &segment, inner.attributes.dest_qpn);
         let queues = &inner.queues;
         let sent = peer.send(
@@ -166,9 +180,14 @@ impl Qp {
     fn fill(&self, queues: &Queues, slot: usize, offset: usize, to: &mut [u8]) -> Result {
         let inline = queues.sq_info.get(slot).is_some_and(|info| info.inline);
         if !inline {
-            return self.hca.gather(self.pd, queues.send_sges(&self.caps, slot), offset, to);
+            return self
+                .hca
+                .gather(self.pd, queues.send_sges(&self.caps, slot), offset, to);
         }
-        let bytes = queues.sq_inline.get(Queues::inline_range(&self.caps, slot)).ok_or(EINVAL)?;
+        let bytes = queues
+            .sq_inline
+            .get(Queues::inline_range(&self.caps, slot))
+            .ok_or(EINVAL)?;
         to.copy_from_slice(bytes.get(offset..offset + to.len()).ok_or(EINVAL)?);
         Ok(())
     }
@@ -196,7 +215,12 @@ impl Qp {
     fn extension(&self, wqe: &Wqe, to: &mut [u8; EXT_MAX]) -> usize {
         match wqe.op {
             Op::Send | Op::SendImm => {
-                let ext = SendExt { total: wqe.len, imm: wqe.imm, sqpn: self.number }.emit();
+                let ext = SendExt {
+                    total: wqe.len,
+                    imm: wqe.imm,
+                    sqpn: self.number,
+                }
+                .emit();
                 to[..ext.len()].copy_from_slice(&ext);
                 ext.len()
             }
