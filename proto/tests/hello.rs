@@ -157,9 +157,16 @@ proptest! {
                     ends[k].hello = Hello::new(facts(host, 100 + generation as u64), now);
                 }
                 _ => {
-                    let bye = ends[k].hello.bye();
-                    ends[1 - k].hello.on_request(&bye, now);
-                    ends[k].hello.broken(now);
+                    // The driver leaves and begins again in the same life of the module.
+                    now += 1000;
+                    let nonce = ends[k].hello.me().host_nonce;
+                    let new = Hello::new(facts(k as u8 + 1, nonce), now);
+                    let bye = std::mem::replace(&mut ends[k].hello, new).bye();
+                    ends[k].paths = false;
+                    ends[k].ready = false;
+                    if !chance.happens(loss) {
+                        ends[1 - k].hello.on_request(&bye, now);
+                    }
                 }
             }
             now = run(&mut ends, now + 1, loss, &mut chance);

@@ -13,8 +13,8 @@
 //! | 14 | 2 | receive descriptors that data frames may use |
 //! | 16 | 16 | host identity |
 //! | 32 | 8 | host nonce: new whenever the module is loaded |
-//! | 40 | 8 | link nonce: new whenever this end begins anew |
-//! | 48 | 8 | link nonce of the other end as last heard; 0: none |
+//! | 40 | 8 | link nonce: larger whenever this end begins anew |
+//! | 48 | 8 | link nonce of the other end as last heard, or that is refused; 0: none |
 //! | 56 | 16 | router of the sender |
 //! | 72 | 16 | router of the receiver, as the sender sees it |
 //! | 88 | 6 | MAC address |
@@ -22,6 +22,8 @@
 //! | 96 | 1 | rails |
 //! | 97 | 3 | zero |
 //! | 100 | 8 | transmit HopIDs of the rails; 0 beyond the last |
+
+use super::VERSIONS;
 
 /// Bytes of a message.
 pub const MESSAGE_LEN: usize = 108;
@@ -81,7 +83,7 @@ pub struct Facts {
     pub host: [u8; 16],
     /// New whenever the module is loaded; not 0.
     pub host_nonce: u64,
-    /// New whenever this end begins anew; not 0.
+    /// Of this attempt: larger than those before with the same host nonce; not 0.
     pub link_nonce: u64,
     /// UUID of the sender's router.
     pub router: [u8; 16],
@@ -160,8 +162,11 @@ impl Message {
         out
     }
 
-    /// Reads the wire form, which padding may follow. `None`: it is not a message of ours. A
-    /// message of another version is read as far as versions have to agree for that.
+    /// Reads the wire form, which padding may follow. `None`: it is not a message of ours.
+    ///
+    /// Magic, versions, kind, nonces and routers stay where they are in every version, so that
+    /// ends whose versions do not meet can tell each other. The other facts of a message whose
+    /// versions do not include ours mean nothing.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; MESSAGE_LEN] = bytes.first_chunk()?;
         if take::<4>(bytes, 0) != MAGIC {
@@ -208,17 +213,21 @@ impl Message {
     /// Numbers are within their ranges.
     fn is_sound(&self) -> bool {
         let facts = &self.facts;
+        let (oldest, newest) = facts.versions;
+        if oldest == 0 || oldest > newest || facts.host_nonce == 0 || facts.link_nonce == 0 {
+            return false;
+        }
+        if newest < VERSIONS.0 || oldest > VERSIONS.1 {
+            return true;
+        }
         let rails = usize::from(facts.rails);
-        // HopIDs below 8 are reserved (USB4 v1, 5.2.4).
-        facts.versions.0 >= 1
-            && facts.versions.0 <= facts.versions.1
-            && (1..=MAX_RAILS).contains(&rails)
+        (1..=MAX_RAILS).contains(&rails)
+            // HopIDs below 8 are reserved (USB4 v1, 5.2.4).
             && facts.tx_hops.iter().take(rails).all(|hop| (8..2048).contains(hop))
             && facts.window >= 1
             && facts.rx_capacity >= 1
-            && facts.host_nonce != 0
-            && facts.link_nonce != 0
-            // One station, not a group.
+            // One station, not a group, and not nothing.
             && facts.mac[0] & 1 == 0
+            && facts.mac != [0; 6]
     }
 }

@@ -10,10 +10,12 @@
 //! for ever, and either end may start first. A new nonce in it means that the other end began
 //! anew, and so do we.
 
+mod action;
 mod machine;
 mod message;
 
-pub use machine::{Action, Agreed, Hello, State};
+pub use action::{Action, Agreed, State};
+pub use machine::Hello;
 pub use message::{Facts, Kind, Message, Refusal, MAX_RAILS, MESSAGE_LEN};
 
 /// Oldest and newest version of HELLO, rails and messages that this code speaks.
