@@ -1,1 +1,1 @@
-//! See the crate description.
+//! RCCL/NCCL net plugin for tbrdma: nothing yet (see README.md).
