@@ -1,8 +1,11 @@
 //! Two hosts and a cable, driven as the drivers in two kernels do it.
 
 use super::*;
+use crate::frames::DELAY_MAX;
+use crate::host::EVENT_RESEND;
 use crate::layout::{descriptor, nhi, port};
-use crate::protocol::When;
+use crate::packet::{self, pdf, Packet, FROM_ROUTER};
+use crate::protocol::{FaultKind, When};
 
 const MEMORY: u64 = 0x10_0000;
 const SIZE: u64 = 0x4_0000;

@@ -8,9 +8,12 @@ pub mod protocol;
 pub mod server;
 pub mod spec;
 
+mod control;
 mod device;
 mod fabric;
 mod fault;
+mod frames;
+mod host;
 mod layout;
 mod memory;
 mod nhi;
