@@ -5,6 +5,7 @@ mod docs;
 mod lab_tests;
 mod lint;
 mod packages;
+mod provider;
 
 use anyhow::{bail, Result};
 use clap::Args;
@@ -53,6 +54,9 @@ fn tests() -> Vec<Test> {
             body: Body::Cargo(selection),
         });
     }
+    tests.push(plain("provider-unit", provider::unit));
+    tests.push(plain("provider-abi-trixie", provider::trixie));
+    tests.push(plain("provider-abi-sid", provider::sid));
     tests.push(plain("docs-version", docs::version));
     tests.push(plain("docs-parameters", docs::parameters));
     tests.push(plain("pkg-deb-install", packages::deb_install));
