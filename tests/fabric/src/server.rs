@@ -56,6 +56,8 @@ fn work(fabric: &Mutex<Fabric>) {
     const CALM: Duration = Duration::from_micros(200);
     /// After more.
     const IDLE: Duration = Duration::from_millis(1);
+    /// After some seconds.
+    const ASLEEP: Duration = Duration::from_millis(3);
     // Sleeps are otherwise 50 us longer. If it fails they just are.
     let _ = nix::sys::prctl::set_timerslack(1000);
     let mut quiet = 0u32;
@@ -65,7 +67,8 @@ fn work(fabric: &Mutex<Fabric>) {
         std::thread::sleep(match quiet {
             0..200 => BUSY,
             200..2000 => CALM,
-            _ => IDLE,
+            2000..7000 => IDLE,
+            _ => ASLEEP,
         });
     }
 }
