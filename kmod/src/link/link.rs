@@ -6,7 +6,8 @@
 //! the other side are answered straight from the receiver, under the short `talk` lock.
 
 use super::peer::Identity;
-use super::rail::{Owner, Rail, Rings, RING_MAX, RING_MIN};
+use super::rail::{Owner, Rail};
+use super::rings::{Rings, RING_MAX, RING_MIN};
 use super::{Peer, Shared};
 use crate::params;
 use crate::print::{log_debug, log_err, log_info, log_notice, log_warn};

@@ -24,12 +24,14 @@
 //! context, except the ring's interrupt callback, which does nothing but queue work.
 
 mod fifo;
+mod frames;
 mod loopback;
 
 mod link;
 mod peer;
 mod pump;
 mod rail;
+mod rings;
 mod table;
 
 pub(crate) use peer::{Identity, Peer, TxError};

@@ -4,6 +4,7 @@
 use crate::thunderbolt::os::{self, Workqueue};
 use crate::thunderbolt::ring::Wake;
 use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Full, Release};
 use kernel::sync::{new_mutex, Arc, Mutex};
 use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, WorkItem};
 
@@ -11,6 +12,8 @@ use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, Wo
 pub(super) trait Target: Send + Sync + 'static {
     /// Takes what has come; returns whether more is likely to be there.
     fn pump(this: &Arc<Self>) -> bool;
+    /// Lets the interrupt come again.
+    fn unmask(this: &Arc<Self>);
 }
 
 /// Runs [`Target::pump`] whenever the interrupt, or somebody else, asks for it; never twice at
@@ -21,6 +24,9 @@ pub(super) trait Target: Send + Sync + 'static {
 #[pin_data]
 pub(super) struct Pump<T: Target> {
     queue: Arc<Workqueue>,
+    /// The interrupt has come and waits for [`Target::unmask`], which costs several accesses to
+    /// the hardware: runs that others asked for do without.
+    masked: Atomic<u32>,
     #[pin]
     target: Mutex<Option<Arc<T>>>,
     #[pin]
@@ -36,6 +42,7 @@ impl<T: Target> Pump<T> {
         Arc::pin_init(
             pin_init!(Self {
                 queue,
+                masked: Atomic::new(0),
                 target <- new_mutex!(None, "tbrdma_pump"),
                 work <- new_delayed_work!("tbrdma_pump"),
             }),
@@ -71,12 +78,15 @@ impl<T: Target> WorkItem for Pump<T> {
         let Some(target) = target else { return };
         if T::pump(&target) {
             Self::ask(&this);
+        } else if this.masked.xchg(0, Full) != 0 {
+            T::unmask(&target);
         }
     }
 }
 
 impl<T: Target> Wake for Pump<T> {
     fn wake(this: &Arc<Self>) {
+        this.masked.store(1, Release);
         Self::ask(this);
     }
 }

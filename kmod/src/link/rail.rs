@@ -5,16 +5,16 @@
 //! when it is handed to the ring. Its buffer is kept until the other side has acknowledged it and
 //! the hardware has let go of it. Received frames are handed up straight from the ring's page.
 
-use super::fifo::Fifo;
+use super::frames::{Frames, Sent};
 use super::pump::{Pump, Target};
+use super::rings::{Rings, CONTROL};
 use super::{Peer, TxError};
 use crate::net::Net;
-use crate::proto::frame::{self, FrameError, Header, Opcode};
+use crate::proto::frame::{FrameError, Header, Opcode};
 use crate::proto::rail::{self as proto, Rx};
 use crate::thunderbolt::debugfs::Writer;
 use crate::thunderbolt::os::{self, now_us, Workqueue};
-use crate::thunderbolt::ring::{Kept, Received, RxRing, TxBuf, TxRing};
-use crate::thunderbolt::xdomain::{Ends, XDomain};
+use crate::thunderbolt::ring::{Received, RxRing, TxBuf};
 use core::fmt::{self, Write};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
@@ -24,20 +24,8 @@ use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, Wo
 /// Frames taken from the ring before acknowledgements go out and others get the CPU.
 const BATCH: usize = 64;
 
-/// Buffers that only control frames may use.
-const CONTROL: usize = 16;
-
-/// RX descriptors that are not promised to the other side as credit: for control frames and
-/// frames that are sent again without need.
-const RX_SPARE: u32 = 32;
-
 /// A rail on which frames stay unacknowledged for this long is dead.
 const DEAD_AFTER_US: u64 = 5_000_000;
-
-/// Smallest ring: leaves as many data buffers as control ones.
-pub(super) const RING_MIN: u32 = 32;
-/// Largest ring that NHIs have.
-pub(super) const RING_MAX: u32 = 4096;
 
 /// Why frames are not understood; each at its own index.
 const REASONS: [FrameError; FrameError::COUNT] = [
@@ -68,36 +56,6 @@ pub(super) struct Counters {
     pub(super) malformed: [Atomic<u64>; FrameError::COUNT],
 }
 
-/// A frame that is not acknowledged yet.
-struct Sent {
-    buf: KBox<TxBuf>,
-    len: usize,
-}
-
-struct State {
-    /// Taken out when the rail stops, so that whoever drops the rail last, in whatever context,
-    /// has nothing to free that sleeps.
-    tx: Option<TxRing>,
-    proto: proto::Rail,
-    /// Frames in flight, by sequence modulo the length, which is a power of two.
-    window: KVec<Option<Sent>>,
-    /// Frames received after a gap, likewise.
-    held: KVec<Option<Kept>>,
-    /// The sequence after the last that was given.
-    next_seq: u32,
-    free: KVec<KBox<TxBuf>>,
-    /// Not needed any more, but perhaps still in the ring.
-    draining: Fifo<KBox<TxBuf>>,
-    /// Buffers being filled by senders.
-    filling: u32,
-    /// Somebody was refused.
-    refused: bool,
-    closed: bool,
-    dead: bool,
-    /// When the timer runs, microseconds; 0: not.
-    timer_at: u64,
-}
-
 /// A rail.
 #[pin_data]
 pub(super) struct Rail {
@@ -113,7 +71,7 @@ pub(super) struct Rail {
     open: Atomic<u32>,
     pub(super) counters: Counters,
     #[pin]
-    state: SpinLock<State>,
+    state: SpinLock<Frames>,
     /// Held while the pump runs; see also `State::tx`.
     #[pin]
     rx: Mutex<Option<RxRing>>,
@@ -123,177 +81,6 @@ pub(super) struct Rail {
 
 impl_has_delayed_work! {
     impl HasDelayedWork<Self> for Rail { self.timer }
-}
-
-/// What a rail is made of, before anything is known about the other side.
-pub(super) struct Rings {
-    tx: TxRing,
-    rx: RxRing,
-    bufs: KVec<KBox<TxBuf>>,
-    pump: Arc<Pump<Rail>>,
-    size: u32,
-}
-
-impl Rings {
-    /// Allocates both rings with their buffers. Halves the size as long as memory is short, down
-    /// to [`RING_MIN`].
-    pub(super) fn new(xd: &XDomain, asked: u32, queue: &Arc<Workqueue>) -> Result<Self> {
-        let mut size = asked.clamp(RING_MIN, RING_MAX);
-        loop {
-            match Self::of_size(xd, size, queue) {
-                Err(e) if e == ENOMEM && size / 2 >= RING_MIN => size /= 2,
-                result => return result,
-            }
-        }
-    }
-
-    /// Descriptors in each ring.
-    pub(super) fn size(&self) -> u32 {
-        self.size
-    }
-
-    /// Frames in flight at most that these rings can keep.
-    pub(super) fn window(&self) -> u16 {
-        let window = (self.size - 1 - CONTROL as u32).min(proto::MAX_WINDOW);
-        // `MAX_WINDOW` is far below.
-        window as u16
-    }
-
-    /// Receive descriptors that data frames may use.
-    pub(super) fn rx_capacity(&self) -> u16 {
-        // `RING_MAX` is far below.
-        (self.size - 1 - RX_SPARE.min(self.size / 4)) as u16
-    }
-
-    /// For [`XDomain::enable_paths`].
-    pub(super) fn ends(&self) -> Ends {
-        Ends::of(&self.tx, &self.rx)
-    }
-
-    fn of_size(xd: &XDomain, size: u32, queue: &Arc<Workqueue>) -> Result<Self> {
-        let pump = Pump::new(queue.clone())?;
-        let tx = TxRing::new(xd, size)?;
-        let rx = RxRing::new(xd, size, pump.clone())?;
-        // At most one less than descriptors: see `TxRing::submit`. Some more than the window has,
-        // for frames that are acknowledged before the hardware says that it is done with them.
-        let most = proto::MAX_WINDOW as usize + 4 * CONTROL;
-        let count = (size as usize).saturating_sub(1).min(most);
-        let mut bufs = KVec::with_capacity(count, GFP_KERNEL)?;
-        for _ in 0..count {
-            bufs.push(tx.new_buf()?, GFP_KERNEL)?;
-        }
-        Ok(Self {
-            tx,
-            rx,
-            bufs,
-            pump,
-            size,
-        })
-    }
-}
-
-impl State {
-    /// Takes back what the hardware has let go of.
-    fn collect(&mut self) {
-        if let Some(tx) = &self.tx {
-            tx.reap();
-        }
-        while self.draining.front().is_some_and(|buf| !buf.in_ring()) {
-            if let Some(buf) = self.draining.pop() {
-                // As many places as buffers: cannot fail.
-                let _ = self.free.push_within_capacity(buf);
-            }
-        }
-    }
-
-    fn drain(&mut self, buf: KBox<TxBuf>) {
-        // As many places as buffers: cannot fail.
-        let _ = self.draining.push(buf);
-    }
-
-    fn slot(&mut self, seq: u32) -> Option<&mut Option<Sent>> {
-        let mask = self.window.len().wrapping_sub(1);
-        self.window.get_mut(seq as usize & mask)
-    }
-
-    fn held_at(&mut self, seq: u32) -> Option<&mut Option<Kept>> {
-        let mask = self.held.len().wrapping_sub(1);
-        self.held.get_mut(seq as usize & mask)
-    }
-
-    fn has_room(&self) -> bool {
-        self.free.len() > CONTROL && self.proto.room() > 0
-    }
-
-    /// Frees the buffers of frames that have been acknowledged since `una` was `from`.
-    fn acked(&mut self, from: u32) {
-        let to = self.proto.una();
-        let mut seq = from;
-        while seq != to {
-            if let Some(sent) = self.slot(seq).and_then(Option::take) {
-                self.drain(sent.buf);
-            }
-            seq = seq.wrapping_add(1);
-        }
-    }
-
-    /// Sends a control frame, if there is a buffer; otherwise it is as good as lost, which the
-    /// protocol copes with.
-    fn control(&mut self, header: &Header, payload: &[u8]) {
-        let Some(mut buf) = self.free.pop() else {
-            return;
-        };
-        let bytes = buf.bytes();
-        if let Ok(begin) = header.emit(&[], payload.len(), bytes) {
-            let end = begin + payload.len();
-            if let Some(to) = bytes.get_mut(begin..end) {
-                to.copy_from_slice(payload);
-            }
-            self.submit(&mut buf, end);
-        }
-        self.drain(buf);
-    }
-
-    /// A ring that has stopped loses the frame, as a pulled cable would.
-    fn submit(&self, buf: &mut KBox<TxBuf>, len: usize) {
-        if let Some(tx) = &self.tx {
-            let _ = tx.submit(buf, len);
-        }
-    }
-
-    /// Sends again what has to be.
-    fn resend(&mut self, now: u64) {
-        let mut from = self.proto.una();
-        while let Some(seq) = self.proto.next_retransmit(from) {
-            from = seq.wrapping_add(1);
-            let Some(mut sent) = self.slot(seq).and_then(Option::take) else {
-                continue;
-            };
-            // A frame that still waits in the ring is on its way already.
-            if !sent.buf.in_ring() {
-                let (ack, credit) = self.proto.fields();
-                if let Some(bytes) = sent.buf.bytes().get_mut(..sent.len) {
-                    frame::patch_rail_fields(bytes, ack, credit);
-                }
-                self.submit(&mut sent.buf, sent.len);
-                self.proto.retransmitted(seq, now);
-            }
-            if let Some(slot) = self.slot(seq) {
-                *slot = Some(sent);
-            }
-        }
-    }
-
-    /// Sends the control frames that are due. Returns how many.
-    fn send_controls(&mut self, now: u64) -> u64 {
-        let mut payload = [0; proto::CONTROL_MAX];
-        let mut count = 0;
-        while let Some((header, len)) = self.proto.poll_control(now, &mut payload) {
-            self.control(&header, payload.get(..len).unwrap_or_default());
-            count += 1;
-        }
-        count
-    }
 }
 
 impl Rail {
@@ -315,23 +102,7 @@ impl Rail {
         let Rings {
             tx, rx, bufs, pump, ..
         } = rings;
-        // A power of two: sequences wrap at 2^32.
-        let places = window.next_power_of_two() as usize;
-        let draining = Fifo::new(bufs.len())?;
-        let state = State {
-            tx: Some(tx),
-            proto: proto::Rail::new(config, now_us()),
-            window: table(places)?,
-            held: table(places)?,
-            next_seq: 0,
-            free: bufs,
-            draining,
-            filling: 0,
-            refused: false,
-            closed: true,
-            dead: false,
-            timer_at: 0,
-        };
+        let state = Frames::new(tx, bufs, config)?;
         Arc::pin_init(
             pin_init!(Self {
                 pump,
@@ -379,18 +150,8 @@ impl Rail {
         os::cancel_sync::<_, 0>(self);
         // Dropping a ring stops it first.
         drop(self.rx.lock().take());
-        let (tx, parts) = {
-            let mut state = self.state.lock();
-            let window = core::mem::take(&mut state.window);
-            state.held = KVec::new();
-            let free = core::mem::take(&mut state.free);
-            let draining = core::mem::replace(&mut state.draining, Fifo::empty());
-            (state.tx.take(), (window, free, draining))
-        };
-        if let Some(tx) = &tx {
-            tx.stop();
-        }
-        drop(parts);
+        let emptied = self.state.lock().empty();
+        drop(emptied);
     }
 
     /// Says whose the rail is.
@@ -546,7 +307,7 @@ impl Rail {
     }
 
     /// Does what the protocol wants done now: repeats, control frames, the timer.
-    fn work_off(self: &Arc<Self>, state: &mut State, now: u64) {
+    fn work_off(self: &Arc<Self>, state: &mut Frames, now: u64) {
         state.resend(now);
         let sent = state.send_controls(now);
         self.counters.control.fetch_add(sent, Relaxed);
@@ -555,7 +316,7 @@ impl Rail {
     }
 
     /// Makes the timer run when the protocol wants it.
-    fn arm(self: &Arc<Self>, state: &mut State, now: u64) {
+    fn arm(self: &Arc<Self>, state: &mut Frames, now: u64) {
         let Some(deadline) = state.proto.next_timeout() else {
             return;
         };
@@ -709,11 +470,13 @@ impl Target for Rail {
             }
         }
         this.settle(now_us());
-        if taken == BATCH {
-            return true;
+        taken == BATCH
+    }
+
+    fn unmask(this: &Arc<Self>) {
+        if let Some(rx) = &*this.rx.lock() {
+            rx.poll_done();
         }
-        rx.poll_done();
-        false
     }
 }
 
@@ -747,13 +510,4 @@ impl Counters {
             malformed: [const { Atomic::new(0) }; FrameError::COUNT],
         }
     }
-}
-
-/// A table of `places` empty places.
-fn table<T>(places: usize) -> Result<KVec<Option<T>>> {
-    let mut table = KVec::with_capacity(places, GFP_KERNEL)?;
-    for _ in 0..places {
-        table.push(None, GFP_KERNEL)?;
-    }
-    Ok(table)
 }

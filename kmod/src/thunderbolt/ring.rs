@@ -176,9 +176,15 @@ unsafe extern "C" fn tx_done(
     unsafe { (*buf).in_ring.store(0, Release) };
 }
 
-/// A transmit ring.
+/// A transmit ring. Dropping it stops it, after which no buffer is in it; this sleeps.
 pub(crate) struct TxRing {
     ring: Arc<Ring>,
+}
+
+impl Drop for TxRing {
+    fn drop(&mut self) {
+        self.ring.stop();
+    }
 }
 
 impl TxRing {
@@ -205,11 +211,6 @@ impl TxRing {
 
     pub(crate) fn start(&self) {
         self.ring.start();
-    }
-
-    /// Afterwards no buffer is in the ring. Sleeps.
-    pub(crate) fn stop(&self) {
-        self.ring.stop();
     }
 
     /// Hands the first `len` bytes of `buf` to the hardware. `EBUSY` if it is already there.
