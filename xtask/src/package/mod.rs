@@ -4,7 +4,8 @@
 //! inputs are not in the repository: the compiled programs, and the `rust/` trees of the kernel series that
 //! the module supports, taken from Debian's `linux-source-*` packages.
 //!
-//! Equal inputs give equal packages: all times are those of the last commit (or `SOURCE_DATE_EPOCH`).
+//! Equal inputs give equal packages: all times are those of the last commit that touched the inputs (or
+//! `SOURCE_DATE_EPOCH`).
 
 mod deb;
 pub mod install;
@@ -109,7 +110,25 @@ fn path_text(path: &Path) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Seconds since 1970 that stand for every file: `SOURCE_DATE_EPOCH`, else the time of the last commit.
+/// What goes into packages: a commit that touches nothing of this leaves them as they are.
+const INPUTS: &[&str] = &[
+    "Cargo.lock",
+    "Cargo.toml",
+    "cli",
+    "dkms.conf",
+    "docs/parameters.md",
+    "kmod",
+    "libibverbs.d",
+    "modprobe.d",
+    "packaging",
+    "proto",
+    "provider",
+    "uapi",
+    "udev",
+];
+
+/// Seconds since 1970 that stand for every file: `SOURCE_DATE_EPOCH`, else the time of the last commit
+/// that touched [`INPUTS`].
 fn source_date(repository: &Path) -> Result<u64> {
     if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
         return text
@@ -120,7 +139,8 @@ fn source_date(repository: &Path) -> Result<u64> {
         output(
             Command::new("git")
                 .current_dir(repository)
-                .args(["log", "-1", "--format=%ct"]),
+                .args(["log", "-1", "--format=%ct", "--"])
+            .args(INPUTS),
         )
         .context("the time of the last commit is not known; set SOURCE_DATE_EPOCH")?;
     text.trim()

@@ -64,6 +64,21 @@ pub(super) fn fetch(repository: &Path, cache: &Path) -> Result<PathBuf> {
     check(&trees)
 }
 
+/// The Debian archive that this machine uses, or else the one that all do.
+fn mirror() -> String {
+    let listed = output(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+        "Label: Debian",
+    ]));
+    listed
+        .ok()
+        .and_then(|text| text.lines().next().map(str::to_owned))
+        .unwrap_or_else(|| "http://deb.debian.org/debian".to_owned())
+}
+
 struct Apt {
     dir: PathBuf,
     options: Vec<String>,
@@ -81,8 +96,7 @@ impl Apt {
                 .with_context(|| format!("cannot make {}/{sub}", dir.display()))?;
         }
         let dir = dir.canonicalize()?;
-        let mirror = std::env::var("TBRDMA_DEBIAN_MIRROR")
-            .unwrap_or_else(|_| "http://deb.debian.org/debian".to_owned());
+        let mirror = mirror();
         fs::write(
             dir.join("sources.list"),
             format!("deb [arch=amd64 signed-by={KEYRING}] {mirror} {SUITE} main\n"),
