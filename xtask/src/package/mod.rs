@@ -135,14 +135,13 @@ fn source_date(repository: &Path) -> Result<u64> {
             .parse()
             .context("SOURCE_DATE_EPOCH is not a number of seconds");
     }
-    let text =
-        output(
-            Command::new("git")
-                .current_dir(repository)
-                .args(["log", "-1", "--format=%ct", "--"])
+    let text = output(
+        Command::new("git")
+            .current_dir(repository)
+            .args(["log", "-1", "--format=%ct", "--"])
             .args(INPUTS),
-        )
-        .context("the time of the last commit is not known; set SOURCE_DATE_EPOCH")?;
+    )
+    .context("the time of the last commit is not known; set SOURCE_DATE_EPOCH")?;
     text.trim()
         .parse()
         .context("git gave no commit time; set SOURCE_DATE_EPOCH")
