@@ -287,7 +287,11 @@ impl Link {
                 None => Err(None),
             };
             match action {
-                Ok(action) => self.act(&mut resources, action),
+                Ok(action) => {
+                    if !self.act(&mut resources, action) {
+                        return Some(RETRY_MS);
+                    }
+                }
                 Err(None) => return None,
                 Err(Some(at)) => {
                     let ms = at.saturating_sub(now).div_ceil(1000);
@@ -298,7 +302,8 @@ impl Link {
         None
     }
 
-    fn act(self: &Arc<Self>, resources: &mut Resources, action: Action) {
+    /// Does it. `false`: it led to nothing, and trying again is for later.
+    fn act(self: &Arc<Self>, resources: &mut Resources, action: Action) -> bool {
         match action {
             Action::Request(message) => {
                 let answer = self.ask(&message, ANSWER_MS);
@@ -316,7 +321,11 @@ impl Link {
             Action::EnablePaths(agreed) => match self.join(resources, &agreed) {
                 Ok(()) => self.with_hello(|hello| hello.paths_enabled(now_us())),
                 Err(e) => {
-                    self.complain(resources, e, "cannot enable its paths");
+                    if e == EBUSY {
+                        log_info!("link {}: the HopID is taken; asking for another", self.id);
+                    } else {
+                        self.complain(resources, e, "cannot enable its paths");
+                    }
                     self.leave(resources);
                     self.with_hello(|hello| hello.paths_failed(e == EBUSY, now_us()));
                 }
@@ -327,13 +336,20 @@ impl Link {
                 }
             }
             Action::Ready(agreed) => {
-                if let Err(e) = self.open(resources, &agreed) {
+                // `EAGAIN`: the host has restarted and its old links are on their way out.
+                let opened = self.open(resources, &agreed);
+                if opened == Err(EAGAIN) {
+                    self.with_hello(|hello| hello.broken(now_us()));
+                } else if let Err(e) = opened {
                     let what = match e {
                         EEXIST => "leads to this host, or to one with an address that is in use",
                         _ => "cannot be used",
                     };
                     self.complain(resources, e, what);
-                    self.with_hello(|hello| hello.broken(now_us()));
+                    // Nothing that mends itself at once: be silent for a while.
+                    self.leave(resources);
+                    *self.talk.lock() = None;
+                    return false;
                 }
             }
             Action::Down => self.leave(resources),
@@ -350,6 +366,7 @@ impl Link {
             }
             Action::Refused(reason) => log_warn!("link {}: refused: {}", self.id, Words(reason)),
         }
+        true
     }
 
     fn with_hello(&self, f: impl FnOnce(&mut Hello)) {

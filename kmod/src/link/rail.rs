@@ -24,6 +24,9 @@ use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, Wo
 /// Frames taken from the ring before acknowledgements go out and others get the CPU.
 const BATCH: usize = 64;
 
+/// Whoever was refused is looked after this often, should nothing else happen on the rail.
+const REFUSED_US: u64 = 10_000;
+
 /// A rail on which frames stay unacknowledged for this long is dead.
 const DEAD_AFTER_US: u64 = 5_000_000;
 
@@ -216,7 +219,7 @@ impl Rail {
         Ok(())
     }
 
-    fn take_buf(&self) -> Result<KBox<TxBuf>, TxError> {
+    fn take_buf(self: &Arc<Self>) -> Result<KBox<TxBuf>, TxError> {
         let mut state = self.state.lock();
         if state.closed || state.dead {
             return Err(TxError::Down);
@@ -232,6 +235,7 @@ impl Rail {
             state.proto.cancel();
         }
         state.refused = true;
+        self.arm(&mut state, now_us());
         self.counters.refused.fetch_add(1, Relaxed);
         Err(TxError::Full)
     }
@@ -317,8 +321,11 @@ impl Rail {
 
     /// Makes the timer run when the protocol wants it.
     fn arm(self: &Arc<Self>, state: &mut Frames, now: u64) {
-        let Some(deadline) = state.proto.next_timeout() else {
-            return;
+        let refused = state.refused.then(|| now.saturating_add(REFUSED_US));
+        let deadline = match (state.proto.next_timeout(), refused) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return,
         };
         if state.closed || (state.timer_at != 0 && state.timer_at <= deadline) {
             return;
