@@ -24,7 +24,8 @@ impl Fabric {
                     .get(2)
                     .is_some_and(|w| w & 0xff == packet::error::ACKNOWLEDGE_PLUG) =>
             {
-                self.hosts[host].acknowledged((packet.words[2] >> 8 & 0x3f) as usize);
+                let now = self.now;
+                self.hosts[host].acknowledged((packet.words[2] >> 8 & 0x3f) as usize, now);
             }
             // There is no router behind a cable, but a host: its router answers with an error.
             pdf::READ | pdf::WRITE if route != 0 => {

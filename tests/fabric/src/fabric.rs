@@ -40,6 +40,8 @@ pub(crate) struct Held {
 /// Everything.
 pub(crate) struct Fabric {
     pub(crate) hosts: Vec<Host>,
+    /// When `work` was last done. Time comes from there only, so that tests decide on it.
+    pub(crate) now: Instant,
     pub(crate) cables: Vec<Cable>,
     /// Cable and end at each port of each host.
     pub(crate) at: Vec<[Option<(usize, usize)>; adapter::PORTS]>,
@@ -112,7 +114,13 @@ impl Fabric {
             files.push(file);
             hosts.push(host);
         }
-        Ok((Self { hosts, cables, at }, files))
+        let fabric = Self {
+            hosts,
+            now: Instant::now(),
+            cables,
+            at,
+        };
+        Ok((fabric, files))
     }
 
     // --- power and links ---
@@ -184,10 +192,11 @@ impl Fabric {
     }
 
     fn plug_event(&mut self, host: usize, port: usize, unplug: bool) {
+        let now = self.now;
         let host = &mut self.hosts[host];
         if host.powered && host.router.wants_plug_events(port) {
             host.events.push_back(PlugEvent::new(port, unplug));
-            host.send_events(Instant::now());
+            host.send_events(now);
         }
     }
 

@@ -23,6 +23,7 @@ struct Way {
 impl Fabric {
     /// Does what is due: doorbells, frames that waited, events. True if anything moved.
     pub(crate) fn work(&mut self, now: Instant) -> bool {
+        self.now = now;
         let mut moved = false;
         for host in 0..self.hosts.len() {
             let (tx, rx) = self.hosts[host].nhi.doorbells();
@@ -164,7 +165,7 @@ impl Fabric {
                     ring: way.ring,
                     frame,
                     bytes: bytes.to_vec(),
-                    since: Instant::now(),
+                    since: self.now,
                 });
                 return;
             }

@@ -129,14 +129,14 @@ impl Host {
         self.send(Packet::new(pdf::EVENT, vec![FROM_ROUTER, 0, word]));
     }
 
-    pub(crate) fn acknowledged(&mut self, lane: usize) {
+    pub(crate) fn acknowledged(&mut self, lane: usize, now: Instant) {
         let sent = self
             .events
             .front()
             .is_some_and(|event| event.sent.is_some() && adapter::lane0(event.port) == lane);
         if sent {
             self.events.pop_front();
-            self.send_events(Instant::now());
+            self.send_events(now);
         }
     }
 }
