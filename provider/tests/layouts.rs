@@ -59,3 +59,19 @@ fn positions_follow_the_order() {
         assert_eq!(family.slot("no_such_operation"), None);
     }
 }
+
+#[test]
+fn packages_have_a_link_for_each_private_abi() {
+    let list = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../packaging/deb/ibverbs-provider-tbrdma/files"
+    );
+    let list = std::fs::read_to_string(list).unwrap();
+    let mut linked: Vec<u32> = list
+        .split_whitespace()
+        .filter_map(|word| word.split_once("libtbrdma-rdmav")?.1.strip_suffix(".so"))
+        .map(|number| number.parse().unwrap())
+        .collect();
+    linked.sort_unstable_by(|a, b| b.cmp(a));
+    assert_eq!(linked, PRIVATE_ABIS);
+}
