@@ -19,7 +19,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     lab.until("b", "ss -Hltn sport = 7777 | grep -q .", LIMIT)?;
     let sent = lab.run_for(
         "a",
-        "openssl rand 1000000 > /tmp/part; for i in $(seq 100); do cat /tmp/part; done > /tmp/all; \
+        "head -c 1000000 /dev/urandom > /tmp/part; for i in $(seq 100); do cat /tmp/part; done > /tmp/all; \
          nc -N 10.78.0.2 7777 < /tmp/all; sha256sum < /tmp/all; rm /tmp/part /tmp/all",
         LIMIT,
     )?;
