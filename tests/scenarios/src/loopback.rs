@@ -22,6 +22,12 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
             == "Y",
         "the parameter does not show what was set"
     );
+    ensure!(
+        lab.run("a", "cat /sys/module/tbrdma/parameters/ring_size")?
+            .trim()
+            == "1024",
+        "ring_size does not show its default"
+    );
     wait_for_port(lab, "ACTIVE")?;
     let programs = [
         "ibv_rc_pingpong -d tbrdma0 -g 0 -c -n 2000",

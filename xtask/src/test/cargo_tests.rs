@@ -36,7 +36,7 @@ const fn some(name: &'static str, package: &'static str, filter: &'static str) -
 }
 
 /// What there is.
-pub const SELECTIONS: [Selection; 8] = [
+pub const SELECTIONS: [Selection; 9] = [
     some("proto-prop", "tbrdma-proto", "prop_"),
     some("proto-sim", "tbrdma-proto", "sim_"),
     Selection {
@@ -49,6 +49,7 @@ pub const SELECTIONS: [Selection; 8] = [
     all("cli-unit", "tbrdma-cli"),
     all("verbs-check-unit", "tbrdma-verbs-check"),
     all("lab-unit", "tbrdma-lab"),
+    all("xtask-unit", "xtask"),
     all("scenarios-unit", "tbrdma-scenarios"),
 ];
 

@@ -60,44 +60,81 @@ pub fn version() -> Result<()> {
     Ok(())
 }
 
-/// docs/parameters.md describes exactly the module's parameters, and modprobe.d their defaults.
+/// docs/parameters.md describes exactly the module's parameters with their types, and modprobe.d
+/// states the same defaults.
 pub fn parameters() -> Result<()> {
     let (root, _) = layer::guest_with_packages()?;
     let chroot = Root::new(&root, false)?;
-    let kernel = image::kernels(&root)?
-        .into_iter()
-        .next()
-        .context("no kernel")?;
-    let described = chroot.run(&format!("modinfo -k {kernel} -F parm tbrdma"))?;
-    let module: BTreeMap<&str, &str> = described
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .collect();
-    ensure!(!module.is_empty(), "the module has no parameters");
     let page = fs::read_to_string(repository().join("docs/parameters.md"))?;
-    // Each parameter has a heading of its own: ## `name`
-    let documented: Vec<&str> = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("## `")?.strip_suffix('`'))
-        .collect();
-    for name in &documented {
+    let documented = documented(&page);
+    for kernel in image::kernels(&root)? {
+        // "name:description (type)"
+        let described = chroot.run(&format!("modinfo -k {kernel} -F parm tbrdma"))?;
+        let module: BTreeMap<&str, &str> = described
+            .lines()
+            .filter_map(|line| {
+                let (name, rest) = line.split_once(':')?;
+                Some((name, rest.rsplit_once('(')?.1.trim_end_matches(')')))
+            })
+            .collect();
         ensure!(
-            module.contains_key(name),
-            "docs/parameters.md describes {name}, which the module lacks"
+            !module.is_empty(),
+            "the module for {kernel} has no parameters"
+        );
+        let types: BTreeMap<&str, &str> = documented
+            .iter()
+            .map(|(name, row)| (*name, row.kind))
+            .collect();
+        ensure!(
+            module == types,
+            "docs/parameters.md has the parameters {types:?}, the module for {kernel} {module:?}"
         );
     }
-    for name in module.keys() {
+    let stated = fs::read_to_string(repository().join("modprobe.d/tbrdma.conf"))?;
+    for (name, row) in &documented {
+        let words = [
+            format!("{name}={}", row.default),
+            // A flag may be written as modprobe takes it.
+            format!("{name}={}", if row.default == "N" { "0" } else { "1" }),
+        ];
         ensure!(
-            documented.contains(name),
-            "docs/parameters.md does not describe {name}"
-        );
-    }
-    let defaults = fs::read_to_string(repository().join("modprobe.d/tbrdma.conf"))?;
-    for name in &documented {
-        ensure!(
-            defaults.contains(&format!("{name}=")),
-            "modprobe.d/tbrdma.conf does not state the default of {name}"
+            stated
+                .split_whitespace()
+                .any(|word| words.iter().any(|w| w == word)),
+            "modprobe.d/tbrdma.conf does not state the default {} of {name}",
+            row.default
         );
     }
     Ok(())
+}
+
+/// A row of the table in docs/parameters.md.
+struct Row<'a> {
+    kind: &'a str,
+    default: &'a str,
+}
+
+/// Rows "| `name` | type | default | meaning |", by name.
+fn documented(page: &str) -> BTreeMap<&str, Row<'_>> {
+    page.lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split('|').map(str::trim);
+            let name = cells.next()?.strip_suffix('`')?;
+            let (kind, default) = (cells.next()?, cells.next()?);
+            Some((name, Row { kind, default }))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::documented;
+
+    #[test]
+    fn reads_the_table() {
+        let page = "| Parameter | Type | Default | Meaning |\n|---|---|---|---|\n| `a_b` | uint | 5 | What. |\n";
+        let rows = documented(page);
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows["a_b"].kind, rows["a_b"].default), ("uint", "5"));
+    }
 }
