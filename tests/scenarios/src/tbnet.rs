@@ -14,18 +14,26 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     configure(lab)?;
     lab.run("a", "ping -c 5 -W 20 10.78.0.2")?;
     lab.run("b", "ping -c 5 -W 20 10.78.0.1")?;
-    // 100 MB by TCP, compared by its checksum.
-    let receiving = lab.start("b", "nc -l -p 7777 -N < /dev/null | sha256sum", LIMIT)?;
+    // 100 MB by TCP, compared by length and checksum.
+    let describe = "wc -c < /tmp/all && sha256sum < /tmp/all && rm /tmp/all";
+    let receiving = lab.start(
+        "b",
+        &format!("nc -l -p 7777 -N < /dev/null > /tmp/all && {describe}"),
+        LIMIT,
+    )?;
     lab.until("b", "ss -Hltn sport = 7777 | grep -q .", LIMIT)?;
     let sent = lab.run_for(
         "a",
-        "head -c 1000000 /dev/urandom > /tmp/part; for i in $(seq 100); do cat /tmp/part; done > /tmp/all; \
-         nc -N 10.78.0.2 7777 < /tmp/all; sha256sum < /tmp/all; rm /tmp/part /tmp/all",
+        &format!(
+            "set -e; head -c 1000000 /dev/urandom > /tmp/part; \
+             for i in $(seq 100); do cat /tmp/part; done > /tmp/all; rm /tmp/part; \
+             nc -N 10.78.0.2 7777 < /tmp/all; {describe}"
+        ),
         LIMIT,
     )?;
     let received = receiving.finish()?;
     ensure!(
-        sent.trim() == received.trim() && sent.trim().len() > 64,
+        sent.starts_with("100000000\n") && sent.trim() == received.trim(),
         "what was sent is not what arrived: {sent} {received}"
     );
     Ok(())
