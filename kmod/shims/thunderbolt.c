@@ -193,6 +193,28 @@ void tbrdma_service_unregister(void)
 	tb_unregister_service_driver(&service_driver);
 }
 
+static int is_our_service(struct device *dev, const void *data)
+{
+	const struct tb_service *svc = tb_to_service(dev);
+
+	return svc && svc->key && !strcmp(svc->key, "tbrdma");
+}
+
+/*
+ * Tells the other host to read our properties again. A notification that it gets between reading them and
+ * making its device for us is answered and forgotten by its Thunderbolt core, and then it never sees our
+ * service.
+ */
+void tbrdma_announce_again(struct tb_xdomain *xd)
+{
+	struct device *dev = device_find_child(&xd->dev, NULL, is_our_service);
+
+	if (!dev)
+		return;
+	tb_service_properties_changed(tb_to_service(dev));
+	put_device(dev);
+}
+
 struct tb_xdomain *tbrdma_service_xdomain(struct tb_service *svc)
 {
 	return tb_service_parent(svc);

@@ -32,6 +32,7 @@ struct tbrdma_service_ops {
 int tbrdma_service_register(const struct tbrdma_service_ops *ops);
 void tbrdma_service_unregister(void);
 struct tb_xdomain *tbrdma_service_xdomain(struct tb_service *svc);
+void tbrdma_announce_again(struct tb_xdomain *xd);
 void tbrdma_service_set_data(struct tb_service *svc, void *data);
 void *tbrdma_service_data(struct tb_service *svc);
 

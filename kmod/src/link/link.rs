@@ -31,6 +31,9 @@ const ANSWER_MS: u32 = 500;
 /// The other side is told that we leave, but we do not wait long for its answer.
 const BYE_MS: u32 = 200;
 
+/// After so many requests without an answer the other side may not know of our service.
+const UNANSWERED: u32 = 4;
+
 /// Pause before resources are asked for again that were not there, milliseconds.
 const RETRY_MS: u32 = 5_000;
 
@@ -75,6 +78,8 @@ pub(super) struct Link {
     running: Atomic<u32>,
     /// A request of ours waits for its answer.
     asking: Atomic<u32>,
+    /// Requests since the last answer.
+    unanswered: Atomic<u32>,
     /// The rail may be sending or receiving.
     active: Atomic<u32>,
     /// The rail belongs to a peer that is up.
@@ -110,6 +115,7 @@ impl Link {
                 xd,
                 running: Atomic::new(0),
                 asking: Atomic::new(0),
+                unanswered: Atomic::new(0),
                 active: Atomic::new(0),
                 up: Atomic::new(0),
                 ping_nonce: Atomic::new(0),
@@ -313,6 +319,11 @@ impl Link {
                     message.kind,
                     answer.map(|answer| answer.kind)
                 );
+                if answer.is_ok() {
+                    self.unanswered.store(0, Relaxed);
+                } else if (self.unanswered.fetch_add(1, Relaxed) + 1) % UNANSWERED == 0 {
+                    self.xd.announce_again();
+                }
                 self.with_hello(|hello| match answer {
                     Ok(answer) => hello.on_response(&answer, now_us()),
                     Err(_) => hello.on_request_failed(now_us()),

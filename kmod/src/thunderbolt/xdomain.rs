@@ -101,6 +101,12 @@ impl XDomain {
         unsafe { (&raw const (*self.ptr.as_ptr()).is_unplugged).read_volatile() }
     }
 
+    /// Tells the other host to read anew what services we have. Sleeps.
+    pub(crate) fn announce_again(&self) {
+        // SAFETY: valid by the invariant.
+        unsafe { sys::tbrdma_announce_again(self.ptr.as_ptr()) };
+    }
+
     /// Reserves a HopID for frames that we send.
     pub(crate) fn alloc_out_hopid(&self) -> Result<OutHopId> {
         // SAFETY: valid by the invariant.
