@@ -1,6 +1,7 @@
 //! Reading what tools print.
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
+use std::collections::BTreeSet;
 
 /// The word after `label:` in the output of ibv_devinfo.
 pub fn devinfo<'a>(output: &'a str, label: &str) -> Result<&'a str> {
@@ -44,6 +45,25 @@ pub fn bandwidth(output: &str) -> Result<f64> {
     Ok(average.parse()?)
 }
 
+/// Sequence numbers that a ping which was stopped has sent and got no answer to. The very last one
+/// may have been on its way when ping was stopped, and does not count.
+pub fn lost_pings(output: &str) -> Result<Vec<u32>> {
+    let sent: u32 = output
+        .lines()
+        .find_map(|line| line.split_once(" packets transmitted")?.0.parse().ok())
+        .with_context(|| format!("ping prints no summary:\n{output}"))?;
+    ensure!(sent > 1, "ping has sent nothing that counts:\n{output}");
+    let answered: BTreeSet<u32> = output
+        .lines()
+        .filter(|line| line.contains("bytes from"))
+        .filter_map(|line| {
+            let (_, rest) = line.split_once("icmp_seq=")?;
+            rest.split_whitespace().next()?.parse().ok()
+        })
+        .collect();
+    Ok((1..sent).filter(|n| !answered.contains(n)).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +74,18 @@ mod tests {
         assert_eq!(devinfo(output, "node_guid").unwrap(), "00aa:bb");
         assert_eq!(link_gbps(output).unwrap(), 40.0);
         assert!(devinfo(output, "state").is_err());
+    }
+
+    #[test]
+    fn reads_ping() {
+        let answer =
+            |n: &u32| format!("64 bytes from 10.78.0.2: icmp_seq={n} ttl=64 time=2.3 ms\n");
+        let summary = "--- 10.78.0.2 ping statistics ---\n4 packets transmitted, 3 received, 25% packet loss, time 3ms\n";
+        let lines = |numbers: &[u32]| numbers.iter().map(answer).collect::<String>() + summary;
+        assert!(lost_pings(&lines(&[1, 2, 3])).unwrap().is_empty());
+        assert!(lost_pings(&lines(&[1, 2, 3, 4])).unwrap().is_empty());
+        assert_eq!(lost_pings(&lines(&[1, 3, 4])).unwrap(), [2]);
+        assert!(lost_pings("ping: connect: Network is unreachable\n").is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod bench;
 pub mod facts;
 mod loopback;
 mod loss;
+mod own;
 mod perftest;
 mod pingpong;
 mod reload;
@@ -27,7 +28,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 8] = [
+pub const SCENARIOS: [Scenario; 10] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -51,6 +52,14 @@ pub const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "fabric-tbnet",
         run: tbnet::run,
+    },
+    Scenario {
+        name: "lab-exec",
+        run: own::exec,
+    },
+    Scenario {
+        name: "lab-alarms",
+        run: own::alarms,
     },
     Scenario {
         name: "lab-loopback",

@@ -1,7 +1,7 @@
 //! The module goes and comes: under traffic, and again and again, without harm to others.
 
 use crate::bench::wait_for_port;
-use crate::Bench;
+use crate::{facts, Bench};
 use anyhow::{ensure, Context, Result};
 use std::time::Duration;
 
@@ -12,35 +12,46 @@ const CYCLES: usize = 10;
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let lab = bench.pair()?;
     wait_for_port(lab, "ACTIVE")?;
+    // With another user of thunderbolt.ko, or `modprobe -r` takes that away as well.
+    crate::tbnet::configure(lab)?;
 
     let check = "tbrdma-verbs-check --device tbrdma0 --gid-index 0 --mode write --size 65536 \
                  --count 100000000 --depth 32 --expect-error --error-limit 60";
     let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
     let client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
-    std::thread::sleep(Duration::from_secs(3));
-    // Either it unloads or it says that it is in use; it does so soon.
-    let unload = "s=$(date +%s); modprobe -r tbrdma; e=$(date +%s); test $((e - s)) -le 5 || \
-                  { echo \"modprobe -r took $((e - s)) s\"; exit 1; }";
+    crate::unplug::wait_for_traffic(lab)?;
+    // That programs hold the device does not keep the module.
+    let unload = "s=$(date +%s); modprobe -r tbrdma || exit 1; e=$(date +%s); \
+                  test ! -e /sys/module/tbrdma || { echo tbrdma is still there; exit 1; }; \
+                  test $((e - s)) -le 5 || { echo \"modprobe -r took $((e - s)) s\"; exit 1; }";
     let unloaded = lab.run_for("a", unload, LIMIT);
     let (client, server) = (client.outcome()?, server.outcome()?);
     unloaded.with_context(|| format!("client: {client:?}\nserver: {server:?}"))?;
+    // Both programs were told; neither had to give up by itself.
+    for (host, (status, printed)) in [("a", server), ("b", client)] {
+        ensure!(
+            status == Some(0),
+            "the program on {host} did not end with an error of its device ({status:?}):\n{printed}"
+        );
+    }
     for host in ["a", "b"] {
         lab.run(host, "modprobe tbrdma")?;
     }
     wait_for_port(lab, "ACTIVE")?;
 
-    crate::tbnet::configure(lab)?;
-    let count = CYCLES * 10;
-    let ping = format!("ping -i 0.5 -c {count} -W 20 10.78.0.2");
-    let pinging = lab.start("a", &ping, LIMIT)?;
+    // It goes on until it is told to stop, so that it covers every cycle.
+    let ping = "echo $$ > /run/lab-ping.pid; exec ping -i 0.5 10.78.0.2";
+    let pinging = lab.start("a", ping, LIMIT)?;
     for _ in 0..CYCLES {
         lab.run("b", "modprobe -r tbrdma && modprobe tbrdma")?;
         std::thread::sleep(Duration::from_secs(2));
     }
+    lab.run("a", "kill -INT $(cat /run/lab-ping.pid)")?;
     let printed = pinging.finish()?;
+    let lost = facts::lost_pings(&printed)?;
     ensure!(
-        printed.contains(" 0% packet loss"),
-        "thunderbolt_net lost packets:\n{printed}"
+        lost.is_empty(),
+        "thunderbolt_net lost the packets {lost:?}:\n{printed}"
     );
     wait_for_port(lab, "ACTIVE")?;
     crate::loss::both(lab, "--mode send --size 4096 --count 200")?;

@@ -26,26 +26,33 @@ fn pull_under_load(lab: &Lab) -> Result<()> {
                  --size 65536 --count 100000000 --depth 32 --expect-error";
     let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
     let client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
-    // Traffic flows: the cable has carried some thousand frames.
-    let mut fabric = lab.fabric()?;
-    let frames = |counters: tbrdma_fabric::protocol::Counters| counters.cables[0].frames;
-    let before = frames(fabric.counters()?);
-    let start = Instant::now();
-    while frames(fabric.counters()?) < before + 5000 {
-        ensure!(
-            start.elapsed() < LIMIT,
-            "no traffic before the cable is pulled"
-        );
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    fabric.unplug(0)?;
+    wait_for_traffic(lab)?;
+    lab.fabric()?.unplug(0)?;
     // The program gives up by itself if it sees no error within its own limit.
     for (host, running) in [("a", server), ("b", client)] {
         let (status, printed) = running.outcome()?;
         ensure!(
             status == Some(0),
-            "{host} did not end with a completion error ({status:?}):\n{printed}"
+            "{host} did not end with an error in time ({status:?}):\n{printed}"
+        );
+        // The device is still there, so it has to be a completion that tells.
+        ensure!(
+            printed.contains("a completion failed"),
+            "{host} got something else than a completion error:\n{printed}"
         );
     }
     wait_for_port(lab, "DOWN")
+}
+
+/// Waits until a transfer that was just started has moved some thousand frames over the cable.
+pub(crate) fn wait_for_traffic(lab: &Lab) -> Result<()> {
+    let mut fabric = lab.fabric()?;
+    let frames = |counters: tbrdma_fabric::protocol::Counters| counters.cables[0].frames;
+    let before = frames(fabric.counters()?);
+    let start = Instant::now();
+    while frames(fabric.counters()?) < before + 5000 {
+        ensure!(start.elapsed() < LIMIT, "no traffic on the cable");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Starting a lab.
 
-use crate::cache::{Cache, Key};
+use crate::cache::{remove, Cache, Key};
 use crate::debian::host_needs;
 use crate::lab::{Guest, Lab, NAMES};
 use crate::machine::Hardware;
@@ -65,6 +65,16 @@ impl Lab {
             "a lab has 1 to {} hosts, not {}",
             NAMES.len(),
             options.hosts
+        );
+        ensure!(
+            options.cables == 0 || options.hosts > 1,
+            "one host has nothing to be joined to; give it no cables"
+        );
+        ensure!(
+            options.hosts <= 2 || options.cables <= options.hosts,
+            "{} hosts make a ring of at most as many cables, not {}",
+            options.hosts,
+            options.cables
         );
         host_needs(&[("ssh", "openssh-client"), ("ssh-keygen", "openssh-client")])?;
         let cache = Cache::open()?;
@@ -143,7 +153,19 @@ impl Lab {
             state::save(&lab)?;
         }
         for index in 0..lab.guests.len() {
-            lab.guests[index].connection = Some(lab.connect(index, tied)?);
+            match lab.connect(index, tied) {
+                Ok(connection) => lab.guests[index].connection = Some(connection),
+                Err(error) => {
+                    // The lab's own folder goes with the lab.
+                    let logs = cache.dir().join("failed-boot");
+                    remove(&logs)?;
+                    let saved = lab.save_logs(&logs);
+                    return Err(match saved {
+                        Ok(()) => error.context(format!("logs are in {}", logs.display())),
+                        Err(_) => error,
+                    });
+                }
+            }
         }
         state::save(&lab)?;
         Ok(lab)

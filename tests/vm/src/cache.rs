@@ -97,7 +97,31 @@ impl Cache {
         fs::rename(&fresh, &path)?;
         touch(&path);
         self.collect(kind, &name);
+        self.sweep();
         Ok(path)
+    }
+
+    /// Removes what was being made by programs that are no more: nobody holds its lock. Failing to
+    /// is no failure.
+    fn sweep(&self) {
+        let Ok(dir) = fs::read_dir(&self.dir) else {
+            return;
+        };
+        for path in dir.flatten().map(|entry| entry.path()) {
+            if path
+                .extension()
+                .is_none_or(|extension| extension != "making")
+            {
+                continue;
+            }
+            // Only the maker holds the lock; we hold it while we remove.
+            let Ok(lock) = File::create(path.with_extension("lock")) else {
+                continue;
+            };
+            if let Ok(_lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
+                let _ = remove(&path);
+            }
+        }
     }
 
     /// The entry of this kind with this key, if it was made before.
@@ -184,6 +208,27 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"1");
         assert_eq!(cache.find("thing", key()), Some(path));
         assert_eq!(cache.find("thing", key().with("y")), None);
+    }
+
+    #[test]
+    fn what_a_killed_maker_left_is_removed_but_nothing_that_is_being_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache {
+            dir: dir.path().to_owned(),
+        };
+        let (left, being_made) = (dir.path().join("a-1.making"), dir.path().join("a-2.making"));
+        for path in [&left, &being_made] {
+            fs::write(path, "").unwrap();
+        }
+        let lock = File::create(dir.path().join("a-2.lock")).unwrap();
+        let _lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
+        cache
+            .entry("thing", Key::default().with("x"), |p| {
+                Ok(fs::write(p, "1")?)
+            })
+            .unwrap();
+        assert!(!left.exists());
+        assert!(being_made.exists());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a guest's kernel must not say.
 
 /// Marks of a kernel that is not well, as they appear in its log.
-const SYMPTOMS: [&str; 17] = [
+const SYMPTOMS: [&str; 18] = [
     "BUG:",
     "Oops",
     "WARNING: CPU",
@@ -19,6 +19,7 @@ const SYMPTOMS: [&str; 17] = [
     "Kernel panic",
     "UBSAN:",
     "KASAN:",
+    "swiotlb buffer is full",
 ];
 
 /// Lines of a kernel log that show that something is wrong, with what follows them.

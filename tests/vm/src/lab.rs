@@ -16,6 +16,9 @@ use tbrdma_fabric::client::Client;
 /// Names of the guests.
 pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
+/// For what takes no time, against hanging.
+const SHORT: Duration = Duration::from_secs(120);
+
 /// What is kept of a guest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Guest {
@@ -28,6 +31,30 @@ pub(crate) struct Guest {
     /// The console's length up to which its content was looked at.
     #[serde(skip)]
     pub(crate) seen: usize,
+}
+
+impl Guest {
+    /// Waits until the console has everything that the kernel has said so far: consoles may be
+    /// written by a thread of the kernel, later.
+    fn let_console_catch_up(&self) -> Result<()> {
+        let mark = format!("lab: looked at {} bytes", self.seen);
+        self.access
+            .run(&format!("echo '{mark}' > /dev/kmsg"), SHORT)?;
+        let start = Instant::now();
+        loop {
+            let bytes = fs::read(&self.console)?;
+            let new = String::from_utf8_lossy(bytes.get(self.seen..).unwrap_or(&[]));
+            if new.contains(&mark) {
+                return Ok(());
+            }
+            ensure!(
+                start.elapsed() < SHORT,
+                "the console of {} shows nothing any more",
+                self.name
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
 }
 
 /// A lab that is up.
@@ -182,6 +209,12 @@ impl Lab {
     pub fn check(&mut self, expected: &[&str]) -> Result<()> {
         let mut complaints = Vec::new();
         for guest in &mut self.guests {
+            if guest.process.is_alive() {
+                // What the kernel said last tells more than that it says nothing now.
+                if let Err(error) = guest.let_console_catch_up() {
+                    complaints.push(format!("{error:#}"));
+                }
+            }
             let bytes = fs::read(&guest.console)?;
             let log = String::from_utf8_lossy(bytes.get(guest.seen..).unwrap_or(&[])).into_owned();
             guest.seen = bytes.len();
@@ -192,12 +225,16 @@ impl Lab {
                 complaints.push(format!("guest {} is gone", guest.name));
                 continue;
             }
-            let errors = guest.access.run(
-                "dmesg --read-clear --level=emerg,alert,crit,err",
-                Duration::from_secs(120),
-            )?;
-            for line in health::module_errors(&errors, expected) {
-                complaints.push(format!("module on {}: {line}", guest.name));
+            let errors = guest
+                .access
+                .run("dmesg --read-clear --level=emerg,alert,crit,err", SHORT);
+            match errors {
+                Ok(errors) => {
+                    for line in health::module_errors(&errors, expected) {
+                        complaints.push(format!("module on {}: {line}", guest.name));
+                    }
+                }
+                Err(error) => complaints.push(format!("guest {}: {error:#}", guest.name)),
             }
         }
         ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
@@ -218,8 +255,9 @@ impl Lab {
         }
         for guest in self.guests.iter().filter(|guest| guest.process.is_alive()) {
             let limit = Duration::from_secs(60);
-            // Stacks of what is stuck, then everything the guest's systemd knows.
-            let stuck = "echo w > /proc/sysrq-trigger; dmesg; journalctl --no-pager -b -n 2000";
+            // What the module thinks, stacks of what is stuck, everything the guest's systemd knows.
+            let stuck = "grep -rs . /sys/kernel/debug/tbrdma; ls -l /sys/bus/thunderbolt/devices; \
+                         echo w > /proc/sysrq-trigger; dmesg; journalctl --no-pager -b -n 2000";
             if let Ok(output) = guest.access.output(stuck, limit) {
                 fs::write(to.join(format!("{}.journal", guest.name)), output.stdout)?;
             }
