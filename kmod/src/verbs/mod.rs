@@ -145,11 +145,6 @@ impl Hca {
     fn stray(&self) {
         self.stray_frames.fetch_add(1, Relaxed);
     }
-
-    /// Frames that no QP wanted.
-    pub(crate) fn stray_frames(&self) -> u64 {
-        self.stray_frames.load(Relaxed)
-    }
 }
 
 /// QP numbers 0 and 1 are the management QPs (IBTA 1.7, 3.9.1); a few more are left out so that no

@@ -153,7 +153,7 @@ impl Rail {
             return self.receiver.on_sequenced(header.seq, now_us);
         }
         // The wire keeps order: what was sent before this frame and is not here is lost.
-        self.receiver.on_sent_before(header.seq, now_us);
+        self.receiver.on_sent_before(header.seq);
         if header.opcode == Opcode::Nak {
             self.sender.on_nak(payload, now_us);
         }
@@ -178,8 +178,8 @@ impl Rail {
         let len = if let Some(len) = self.receiver.poll_nak(now_us, self.nak_pause_us(), payload) {
             header.opcode = Opcode::Nak;
             len
-        } else if self.receiver.ack_due(now_us) || self.sender.probe_due(now_us) {
-            self.sender.probed(now_us);
+        } else if self.receiver.ack_due(now_us) || self.sender.probe_due() {
+            self.sender.probed();
             header.opcode = Opcode::Ack;
             0
         } else {

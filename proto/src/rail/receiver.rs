@@ -123,7 +123,7 @@ impl Receiver {
     }
 
     /// The other side says that it has sent everything before `seq`.
-    pub(super) fn on_sent_before(&mut self, seq: u32, _now_us: u64) {
+    pub(super) fn on_sent_before(&mut self, seq: u32) {
         if before(self.sent, seq) && seq.wrapping_sub(self.expected) <= self.window {
             self.sent = seq;
         }

@@ -237,11 +237,11 @@ impl Sender {
 
     /// An acknowledgement of ours was lost and the other side waits, or ours and we do: a frame
     /// that says where we stand lets both go on.
-    pub(super) fn probe_due(&self, _now_us: u64) -> bool {
+    pub(super) fn probe_due(&self) -> bool {
         self.starved && self.una == self.nxt
     }
 
-    pub(super) fn probed(&mut self, _now_us: u64) {
+    pub(super) fn probed(&mut self) {
         self.starved = false;
     }
 

@@ -490,6 +490,15 @@ impl Qp {
         self.recv_cq.wake(wakes.recv);
     }
 
+    /// Does what has to wait until the QP's lock is dropped: tells the consumers, and sees to it
+    /// that transmitting goes on at `later`, microseconds.
+    fn finish(self: &Arc<Self>, wakes: Wakes, later: Option<u64>) {
+        self.wake(wakes);
+        if let Some(at) = later {
+            self.transmit_at(at);
+        }
+    }
+
     /// Goes on transmitting at `at_us`.
     fn transmit_at(self: &Arc<Self>, at_us: u64) {
         let wait_ms = at_us.saturating_sub(now_us()).div_ceil(1000);

@@ -77,10 +77,7 @@ impl Qp {
         if let Some(entry) = answer {
             acks::answer(&this.hca, peer, entry);
         }
-        this.wake(wakes);
-        if let Some(at) = later {
-            this.transmit_at(at);
-        }
+        this.finish(wakes, later);
     }
 
     /// Only the peer that the QP is connected to is listened to.
@@ -217,10 +214,7 @@ impl Qp {
             this.complete_sends(inner, &mut wakes);
             this.pump(inner, &mut wakes)
         };
-        this.wake(wakes);
-        if let Some(at) = later {
-            this.transmit_at(at);
-        }
+        this.finish(wakes, later);
     }
 
     /// Takes news of this QP's requests.
@@ -244,9 +238,6 @@ impl Qp {
             this.complete_sends(inner, &mut wakes);
             this.pump(inner, &mut wakes)
         };
-        this.wake(wakes);
-        if let Some(at) = later {
-            this.transmit_at(at);
-        }
+        this.finish(wakes, later);
     }
 }

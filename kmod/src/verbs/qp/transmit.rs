@@ -36,10 +36,7 @@ impl Qp {
             let mut inner = this.inner.lock();
             this.pump(&mut inner, &mut wakes)
         };
-        this.wake(wakes);
-        if let Some(at) = later {
-            this.transmit_at(at);
-        }
+        this.finish(wakes, later);
     }
 
     /// There is room again.
@@ -213,31 +210,28 @@ impl Qp {
 
     /// Writes the extension of a message's first frame; returns its length.
     fn extension(&self, wqe: &Wqe, to: &mut [u8; EXT_MAX]) -> usize {
+        let (total, imm, sqpn) = (wqe.len, wqe.imm, self.number);
         match wqe.op {
-            Op::Send | Op::SendImm => {
-                let ext = SendExt {
-                    total: wqe.len,
-                    imm: wqe.imm,
-                    sqpn: self.number,
-                }
-                .emit();
-                to[..ext.len()].copy_from_slice(&ext);
-                ext.len()
-            }
+            Op::Send | Op::SendImm => put(&SendExt { total, imm, sqpn }.emit(), to),
             Op::Write | Op::WriteImm | Op::Read => {
+                let (raddr, rkey) = (wqe.raddr, wqe.rkey);
                 let ext = RethExt {
-                    raddr: wqe.raddr,
-                    rkey: wqe.rkey,
-                    total: wqe.len,
-                    imm: wqe.imm,
-                    sqpn: self.number,
-                }
-                .emit();
-                to[..ext.len()].copy_from_slice(&ext);
-                ext.len()
+                    raddr,
+                    rkey,
+                    total,
+                    imm,
+                    sqpn,
+                };
+                put(&ext.emit(), to)
             }
         }
     }
+}
+
+/// Copies an extension; returns its length.
+fn put(ext: &[u8], to: &mut [u8; EXT_MAX]) -> usize {
+    to[..ext.len()].copy_from_slice(ext);
+    ext.len()
 }
 
 /// Bytes of the longest extension.
