@@ -1,5 +1,6 @@
 //! Debian root file systems, made by mmdebstrap.
 
+use crate::archive::archive;
 use crate::cache::{Cache, Key};
 use crate::command::run;
 use anyhow::{bail, ensure, Context, Result};
@@ -44,27 +45,6 @@ fn on_path(program: &str) -> bool {
     std::env::split_paths(&path)
         .chain(more)
         .any(|dir| dir.join(program).exists())
-}
-
-/// The Debian archive that the host uses.
-fn mirror() -> Result<String> {
-    let find = || {
-        run(Command::new("apt-get").args([
-            "indextargets",
-            "--format",
-            "$(REPO_URI)",
-            "Created-By: Packages",
-            "Label: Debian",
-        ]))
-    };
-    let mut listed = find()?;
-    if listed.trim().is_empty() {
-        run(Command::new("apt-get").args(["update", "--quiet=2"]))?;
-        listed = find()?;
-    }
-    listed.lines().next().map(str::to_owned).context(
-        "apt on this machine knows no Debian archive; the lab needs one in /etc/apt/sources.list",
-    )
 }
 
 /// A root to be made.
@@ -146,7 +126,7 @@ impl Index {
             fs::create_dir_all(dir.join(part))?;
         }
         let sources = dir.join("etc/sources.list");
-        let mirror = mirror()?;
+        let mirror = archive()?;
         let lines: Vec<String> = SUITES
             .iter()
             .map(|suite| {

@@ -1,6 +1,7 @@
 //! Virtual machines with stock Debian kernels, joined by an emulated USB4 fabric.
 //!
 //! - [`cache`]: the one place outside the checkout where what is expensive is kept, by content
+//! - [`archive`]: where Debian's packages come from
 //! - [`debian`]: Debian root file systems
 //! - [`image`]: the guests' disk and initramfs, made from such a root
 //! - [`roots`]: those of the lab
@@ -10,6 +11,7 @@
 //! Everything needs root, and works on Debian 12 and newer. QEMU comes from Debian's backports and
 //! is run from a root of its own, whatever the host has.
 
+pub mod archive;
 mod boot;
 pub mod cache;
 pub mod command;

@@ -1,10 +1,11 @@
 //! Installing the packages into a root file system, as apt does it on a real machine.
 
-use super::{describe, VERSION};
+use super::VERSION;
 use anyhow::{bail, ensure, Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tbrdma_lab::command::describe;
 
 /// A Debian root file system in which commands are run.
 ///

@@ -18,6 +18,7 @@ use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tbrdma_lab::command::describe;
 
 /// Kernel series whose `rust/` tree the DKMS package carries.
 pub const SERIES: &[&str] = &["7.2", "7.3"];
@@ -185,13 +186,4 @@ fn not_started(command: &Command) -> String {
         "cannot start {}; is it installed?",
         command.get_program().to_string_lossy()
     )
-}
-
-pub(crate) fn describe(command: &Command) -> String {
-    let mut text = command.get_program().to_string_lossy().into_owned();
-    for arg in command.get_args() {
-        text.push(' ');
-        text.push_str(&arg.to_string_lossy());
-    }
-    text
 }

@@ -64,30 +64,6 @@ pub(super) fn fetch(repository: &Path, cache: &Path) -> Result<PathBuf> {
     check(&trees)
 }
 
-/// The Debian archive that this machine uses.
-fn mirror() -> Result<String> {
-    let listed = || {
-        output(Command::new("apt-get").args([
-            "indextargets",
-            "--format",
-            "$(REPO_URI)",
-            "Created-By: Packages",
-            "Label: Debian",
-        ]))
-    };
-    let mut found = listed()?;
-    if found.trim().is_empty() {
-        // A fresh machine has not looked yet.
-        run(Command::new("apt-get").args(["--quiet=2", "update"]))?;
-        found = listed()?;
-    }
-    found
-        .lines()
-        .next()
-        .map(str::to_owned)
-        .context("apt on this machine knows no Debian archive; list one in /etc/apt/sources.list")
-}
-
 struct Apt {
     dir: PathBuf,
     options: Vec<String>,
@@ -105,7 +81,7 @@ impl Apt {
                 .with_context(|| format!("cannot make {}/{sub}", dir.display()))?;
         }
         let dir = dir.canonicalize()?;
-        let mirror = mirror()?;
+        let mirror = tbrdma_lab::archive::archive()?;
         fs::write(
             dir.join("sources.list"),
             format!("deb [arch=amd64 signed-by={KEYRING}] {mirror} {SUITE} main\n"),

@@ -6,6 +6,7 @@ use anyhow::{ensure, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tbrdma_lab::archive::archive;
 use tbrdma_lab::cache::{Cache, Key};
 use tbrdma_lab::command::run;
 use tbrdma_lab::debian::host_needs;
@@ -76,20 +77,4 @@ fn make(suite: &str, fresh: &Path) -> Result<()> {
         .arg(format!("--include={PACKAGES}"))
         .args([suite.as_ref(), fresh.as_os_str(), source.as_ref()]))
     .map(drop)
-}
-
-/// The Debian archive that this machine's apt uses.
-fn archive() -> Result<String> {
-    let sources = || {
-        run(Command::new("apt-get")
-            .args(["indextargets", "--format", "$(REPO_URI)"])
-            .args(["Created-By: Packages", "Label: Debian"]))
-    };
-    let mut listed = sources()?;
-    if listed.trim().is_empty() {
-        run(Command::new("apt-get").args(["update", "--quiet=2"]))?;
-        listed = sources()?;
-    }
-    let first = listed.lines().next().map(str::to_owned);
-    first.context("apt on this machine knows no Debian archive")
 }
