@@ -12,6 +12,7 @@ mod own;
 mod perftest;
 mod pingpong;
 mod reload;
+pub mod stock;
 mod tbnet;
 mod unplug;
 

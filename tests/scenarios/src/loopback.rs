@@ -1,7 +1,7 @@
 //! One host without a cable, `loopback=1`: two of its processes talk to each other.
 
 use crate::bench::wait_for_port;
-use crate::{facts, Bench};
+use crate::{facts, stock, Bench};
 use anyhow::{ensure, Result};
 use std::time::Duration;
 
@@ -36,10 +36,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         "ib_read_bw -F -d tbrdma0 -x 0 -n 500 -s 65536",
     ];
     for program in programs {
-        let server = lab.start("a", program, LIMIT)?;
-        lab.until("a", "ss -Hltn sport = 18515 | grep -q .", LIMIT)?;
-        lab.run_for("a", &format!("{program} 127.0.0.1"), LIMIT)?;
-        server.finish()?;
+        stock::both(lab, program, "a", "a", LIMIT)?;
     }
     for mode in ["send", "write", "read"] {
         let check = format!(

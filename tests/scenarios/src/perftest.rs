@@ -1,8 +1,8 @@
 //! Stock perftest over the cable.
 
 use crate::bench::wait_for_port;
-use crate::{facts, Bench};
-use anyhow::{ensure, Context, Result};
+use crate::{facts, stock, Bench};
+use anyhow::{ensure, Result};
 use std::time::Duration;
 use tbrdma_lab::Lab;
 
@@ -34,13 +34,7 @@ pub(crate) fn bandwidths(lab: &Lab, server: &str, client: &str) -> Result<()> {
 }
 
 /// Runs a perftest program at both ends; returns what the client printed.
-pub fn both(lab: &Lab, program: &str, server: &str, client: &str) -> Result<String> {
+fn both(lab: &Lab, program: &str, server: &str, client: &str) -> Result<String> {
     let program = format!("{program} -F -d tbrdma0 -x 0");
-    let listening = lab.start(server, &program, LIMIT)?;
-    lab.until(server, "ss -Hltn sport = 18515 | grep -q .", LIMIT)?;
-    let printed = lab
-        .run_for(client, &format!("{program} {server}"), LIMIT)
-        .with_context(|| format!("{program} from {client} to {server}"))?;
-    listening.finish()?;
-    Ok(printed)
+    Ok(stock::both(lab, &program, server, client, LIMIT)?.client)
 }

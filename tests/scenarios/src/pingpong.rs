@@ -1,7 +1,7 @@
 //! Stock ibv_devinfo and ibv_rc_pingpong over the cable, with nothing configured by hand.
 
 use crate::bench::wait_for_port;
-use crate::{facts, Bench};
+use crate::{facts, stock, Bench};
 use anyhow::{ensure, Result};
 use std::time::Duration;
 use tbrdma_lab::Lab;
@@ -59,11 +59,8 @@ pub(crate) fn on_7_2(bench: &mut Bench) -> Result<()> {
 /// ibv_rc_pingpong that compares what it received.
 fn checked(lab: &Lab, server: &str, client: &str) -> Result<()> {
     let program = "ibv_rc_pingpong -d tbrdma0 -g 0 -c -n 1000";
-    let listening = lab.start(server, program, LIMIT)?;
-    lab.until(server, "ss -Hltn sport = 18515 | grep -q .", LIMIT)?;
-    let printed = lab.run_for(client, &format!("{program} {server}"), LIMIT)?;
-    let also = listening.finish()?;
-    for text in [&printed, &also] {
+    let printed = stock::both(lab, program, server, client, LIMIT)?;
+    for text in [&printed.client, &printed.server] {
         ensure!(
             text.contains("1000 iters") && !text.contains("invalid data"),
             "ibv_rc_pingpong found wrong data:\n{text}"

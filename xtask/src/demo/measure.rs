@@ -3,7 +3,7 @@
 use anyhow::{ensure, Context, Result};
 use std::time::Duration;
 use tbrdma_lab::Lab;
-use tbrdma_scenarios::facts;
+use tbrdma_scenarios::{facts, stock};
 
 /// Emulated computers are slow; this only keeps a hang from lasting.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -83,7 +83,7 @@ impl Measurement {
             "-x"
         };
         let program = format!("{} -d {name} {gid_option} {gid}", self.program);
-        let printed = both(lab, &program, self.server, self.client)?;
+        let printed = stock::both(lab, &program, self.server, self.client, LIMIT)?.client;
         ensure!(
             !printed.contains("invalid data"),
             "{program} received wrong data:\n{printed}"
@@ -116,27 +116,6 @@ fn latency(printed: &str) -> Result<String> {
         .with_context(|| format!("ib_send_lat prints no result line:\n{printed}"))?[4]
         .parse()?;
     Ok(format!("{time:.0} µs"))
-}
-
-/// Runs a program as server on one guest and as client on the other; what the client printed.
-fn both(lab: &Lab, program: &str, server: &str, client: &str) -> Result<String> {
-    // Both programs of a pair agree on their QPs by TCP at this port.
-    let listening = lab.start(server, program, LIMIT)?;
-    let started = lab.until(server, "ss -Hltn sport = 18515 | grep -q .", LIMIT);
-    if let Err(error) = started {
-        let (_, said) = listening.outcome()?;
-        return Err(error.context(format!("{program} on {server} does not listen:\n{said}")));
-    }
-    match lab.run_for(client, &format!("{program} {server}"), LIMIT) {
-        Ok(printed) => {
-            listening.finish()?;
-            Ok(printed)
-        }
-        Err(error) => {
-            let (_, said) = listening.outcome()?;
-            Err(error.context(format!("{program}, whose server on {server} said:\n{said}")))
-        }
-    }
 }
 
 #[cfg(test)]
