@@ -60,9 +60,9 @@ pub struct Stats {
     pub duplicates: u64,
     /// Frames that arrived after a gap and were kept.
     pub held: u64,
-    /// Frames beyond what the sender may send.
+    /// Frames beyond the credit that was given.
     pub outside: u64,
-    /// NAK frames sent and received.
+    /// NAK frames sent.
     pub naks_sent: u64,
     /// NAK frames received.
     pub naks_received: u64,
@@ -85,11 +85,11 @@ impl Rail {
         let window = config.window.clamp(1, MAX_WINDOW);
         Self {
             sender: Sender::new(window, config.dead_after_us, now_us),
-            receiver: Receiver::new(window, config.rx_capacity.clamp(1, window)),
+            receiver: Receiver::new(config.rx_capacity.clamp(1, window)),
         }
     }
 
-    /// Starts at other sequences, so that tests reach the wrap-around.
+    /// Starts at other sequences. Both ends have to agree on them, before the first frame.
     pub fn set_sequences(&mut self, tx: u32, rx: u32) {
         self.sender.set_sequence(tx);
         self.receiver.set_sequence(rx);
@@ -130,6 +130,13 @@ impl Rail {
         (header.ack, header.credit) = self.fields();
     }
 
+    /// Fills the rail fields of a frame without a sequence of its own (PING, PONG), which has to
+    /// be handed to the ring before the next frame is committed.
+    pub fn stamp_control(&mut self, header: &mut Header) {
+        header.seq = self.sender.nxt();
+        self.stamp(header);
+    }
+
     /// Frames before this sequence are acknowledged: their buffers are free.
     pub fn una(&self) -> u32 {
         self.sender.una()
@@ -146,6 +153,12 @@ impl Rail {
         self.sender.retransmitted(seq, now_us);
     }
 
+    /// The frame need not be sent again now, because it still waits in the ring. The timer asks
+    /// again if it never arrives.
+    pub fn defer(&mut self, seq: u32) {
+        self.sender.defer(seq);
+    }
+
     /// Takes the header of a frame that arrived, and its payload if it is a control frame.
     pub fn on_frame(&mut self, header: &Header, payload: &[u8], now_us: u64) -> Rx {
         self.sender.on_ack(header.ack, header.credit, now_us);
@@ -154,8 +167,10 @@ impl Rail {
         }
         // The wire keeps order: what was sent before this frame and is not here is lost.
         self.receiver.on_sent_before(header.seq);
-        if header.opcode == Opcode::Nak {
-            self.sender.on_nak(payload, now_us);
+        match header.opcode {
+            Opcode::Nak => self.sender.on_nak(payload, now_us),
+            Opcode::Ack if header.solicited => self.receiver.on_probe(),
+            _ => {}
         }
         Rx::Control
     }
@@ -165,39 +180,33 @@ impl Rail {
         self.receiver.next_held()
     }
 
-    /// A control frame to send now, with its payload in `payload`.
+    /// A control frame to send now, with its payload in `payload`. To be called until there is
+    /// none, after the frames that [`next_retransmit`](Self::next_retransmit) names were sent.
     pub fn poll_control(
         &mut self,
         now_us: u64,
         payload: &mut [u8; CONTROL_MAX],
     ) -> Option<(Header, usize)> {
-        let mut header = Header {
-            seq: self.sender.nxt(),
-            ..Header::default()
-        };
-        let len = if let Some(len) = self.receiver.poll_nak(now_us, self.nak_pause_us(), payload) {
+        let mut header = Header::default();
+        let len = if let Some(len) = self.receiver.poll_nak(now_us, payload) {
             header.opcode = Opcode::Nak;
             len
         } else if self.receiver.ack_due(now_us) || self.sender.probe_due() {
-            self.sender.probed();
             header.opcode = Opcode::Ack;
+            // A probe: the other side is to answer at once.
+            header.solicited = self.sender.probe_due();
+            self.sender.probed();
             0
         } else {
             return None;
         };
-        self.stamp(&mut header);
+        self.stamp_control(&mut header);
         Some((header, len))
-    }
-
-    /// How long a told gap may take to be filled before it is told again.
-    fn nak_pause_us(&self) -> u64 {
-        self.sender.rto_us()
     }
 
     /// When [`on_timeout`](Self::on_timeout) and [`poll_control`](Self::poll_control) are due.
     pub fn next_timeout(&self) -> Option<u64> {
-        let receive = self.receiver.next_timeout(self.nak_pause_us());
-        match (self.sender.next_timeout(), receive) {
+        match (self.sender.next_timeout(), self.receiver.next_timeout()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -208,7 +217,8 @@ impl Rail {
         self.sender.on_timeout(now_us);
     }
 
-    /// Frames are unacknowledged and nothing has moved for the time that was agreed on.
+    /// Frames are unacknowledged, or the other side takes none, and nothing has moved for the time
+    /// that was agreed on.
     pub fn is_dead(&self, now_us: u64) -> bool {
         self.sender.is_dead(now_us)
     }

@@ -7,6 +7,9 @@ use super::{before, Stats, CONTROL_MAX};
 const ACK_EVERY: u32 = 16;
 /// Longest time that an acknowledgement waits for a frame to ride on.
 const ACK_DELAY_US: u64 = 1_000;
+/// How long a gap that was told may take to be filled before it is told again; it doubles.
+const NAK_PAUSE_US: u64 = 12_000;
+const NAK_PAUSE_MAX_US: u64 = 500_000;
 /// Ranges in one NAK.
 const RANGES: usize = CONTROL_MAX / 8;
 
@@ -27,7 +30,7 @@ pub enum Rx {
 
 #[derive(Debug)]
 pub(super) struct Receiver {
-    window: u32,
+    /// Frames that may be under way to us.
     capacity: u32,
     /// The next sequence in order.
     expected: u32,
@@ -38,17 +41,17 @@ pub(super) struct Receiver {
     unacknowledged: u32,
     ack_due_us: Option<u64>,
     ack_now: bool,
-    /// When the present gap was told.
+    /// When the present gaps were told, and after which time they are told again.
     told_us: Option<u64>,
-    /// `sent` as of that NAK: what is missing beyond it is a new gap.
+    nak_pause_us: u64,
+    /// Gaps before this sequence were told: what is missing beyond it is new.
     told_end: u32,
     stats: Stats,
 }
 
 impl Receiver {
-    pub(super) fn new(window: u32, capacity: u32) -> Self {
+    pub(super) fn new(capacity: u32) -> Self {
         Self {
-            window,
             capacity,
             expected: 0,
             sent: 0,
@@ -58,6 +61,7 @@ impl Receiver {
             // The first frame tells the credit.
             ack_now: true,
             told_us: None,
+            nak_pause_us: NAK_PAUSE_US,
             told_end: 0,
             stats: Stats::default(),
         }
@@ -100,7 +104,8 @@ impl Receiver {
             self.ack_now = true;
             return Rx::Duplicate;
         }
-        if seq.wrapping_sub(self.expected) >= self.window {
+        if seq.wrapping_sub(self.expected) >= self.capacity {
+            // Nobody was told that there is room for it.
             self.stats.outside += 1;
             return Rx::Outside;
         }
@@ -124,14 +129,20 @@ impl Receiver {
 
     /// The other side says that it has sent everything before `seq`.
     pub(super) fn on_sent_before(&mut self, seq: u32) {
-        if before(self.sent, seq) && seq.wrapping_sub(self.expected) <= self.window {
+        if before(self.sent, seq) && seq.wrapping_sub(self.expected) <= self.capacity {
             self.sent = seq;
         }
+    }
+
+    /// The other side asks where we stand.
+    pub(super) fn on_probe(&mut self) {
+        self.ack_now = true;
     }
 
     fn advance(&mut self) {
         self.expected = self.expected.wrapping_add(1);
         self.stats.rx += 1;
+        self.nak_pause_us = NAK_PAUSE_US;
         if !before(self.expected, self.told_end) {
             self.told_us = None;
         }
@@ -153,11 +164,11 @@ impl Receiver {
         before(self.expected, self.sent)
     }
 
-    /// Writes the missing ranges if they have to be told now; returns the length.
+    /// Writes the missing ranges that have to be told now; returns the length. To be called until
+    /// there are none.
     pub(super) fn poll_nak(
         &mut self,
         now_us: u64,
-        pause_us: u64,
         payload: &mut [u8; CONTROL_MAX],
     ) -> Option<usize> {
         if !self.has_gap() {
@@ -165,28 +176,28 @@ impl Receiver {
         }
         let repeat = self
             .told_us
-            .is_none_or(|told| now_us.saturating_sub(told) >= pause_us);
-        let from = if repeat || before(self.told_end, self.expected) {
-            self.expected
-        } else {
-            // Only what is missing beyond the last NAK is news.
-            self.told_end
-        };
-        let len = self.ranges(from, payload);
+            .is_none_or(|told| now_us.saturating_sub(told) >= self.nak_pause_us);
+        if repeat {
+            if self.told_us.is_some() {
+                self.nak_pause_us = (self.nak_pause_us * 2).min(NAK_PAUSE_MAX_US);
+            }
+            self.told_end = self.expected;
+            self.told_us = Some(now_us);
+        } else if before(self.told_end, self.expected) {
+            self.told_end = self.expected;
+        }
+        let len = self.ranges(payload);
         if len == 0 {
             return None;
         }
-        if repeat {
-            self.told_us = Some(now_us);
-        }
-        self.told_end = self.sent;
         self.stats.naks_sent += 1;
         Some(len)
     }
 
-    fn ranges(&self, from: u32, payload: &mut [u8; CONTROL_MAX]) -> usize {
+    /// Writes as many untold ranges as fit.
+    fn ranges(&mut self, payload: &mut [u8; CONTROL_MAX]) -> usize {
         let mut len = 0;
-        let mut seq = from;
+        let mut seq = self.told_end;
         for place in payload.chunks_exact_mut(8).take(RANGES) {
             while before(seq, self.sent) && self.held.contains(seq) {
                 seq = seq.wrapping_add(1);
@@ -203,6 +214,7 @@ impl Receiver {
             second.copy_from_slice(&seq.to_le_bytes());
             len += 8;
         }
+        self.told_end = seq;
         len
     }
 
@@ -210,11 +222,11 @@ impl Receiver {
         self.ack_now || self.ack_due_us.is_some_and(|at| now_us >= at)
     }
 
-    pub(super) fn next_timeout(&self, pause_us: u64) -> Option<u64> {
+    pub(super) fn next_timeout(&self) -> Option<u64> {
         let nak = self
             .told_us
             .filter(|_| self.has_gap())
-            .map(|told| told.saturating_add(pause_us));
+            .map(|told| told.saturating_add(self.nak_pause_us));
         match (self.ack_due_us, nak) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -2,10 +2,12 @@
 
 use super::bits::Bits;
 use super::rtt::Rtt;
-use super::{before, Stats};
+use super::{before, Stats, MAX_WINDOW};
 
-/// Frames that a timeout repeats. A longer loss at the end of a burst takes more timeouts.
-const TIMEOUT_BURST: u32 = 32;
+/// A frame that was sent again is not sent once more for a NAK that comes within this time: the
+/// NAK cannot know of it yet. It is bounded, so that the receiver's next NAK is not too early.
+const AGAIN_MIN_US: u64 = 1_000;
+const AGAIN_MAX_US: u64 = 4_000;
 
 #[derive(Debug)]
 pub(super) struct Sender {
@@ -19,13 +21,16 @@ pub(super) struct Sender {
     /// The other side takes sequences before this one.
     limit: u32,
     resend: Bits,
+    /// Sent again lately; the second set is the older, and both change places with time.
+    again: [Bits; 2],
+    again_us: u64,
     rtt: Rtt,
     /// A sequence whose way is being timed.
     timing: Option<(u32, u64)>,
     deadline_us: Option<u64>,
     progress_us: u64,
-    /// Something waits for credit although nothing is under way.
-    starved: bool,
+    /// The other side has to say where it stands.
+    probe: bool,
     stats: Stats,
 }
 
@@ -40,11 +45,13 @@ impl Sender {
             // One frame may go before any credit arrived: every receiver has that much.
             limit: 1,
             resend: Bits::default(),
+            again: [Bits::default(), Bits::default()],
+            again_us: now_us,
             rtt: Rtt::default(),
             timing: None,
             deadline_us: None,
             progress_us: now_us,
-            starved: false,
+            probe: false,
             stats: Stats::default(),
         }
     }
@@ -82,7 +89,6 @@ impl Sender {
     pub(super) fn reserve(&mut self) -> bool {
         if self.room() == 0 {
             self.stats.stalls += 1;
-            self.starved = true;
             return false;
         }
         self.reserved += 1;
@@ -106,27 +112,51 @@ impl Sender {
         seq
     }
 
+    /// The other side takes nothing although everything was acknowledged. No honest receiver says
+    /// so, because what it has acknowledged takes no room.
+    fn is_shut_out(&self) -> bool {
+        self.una == self.nxt && !before(self.nxt, self.limit)
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.una != self.nxt || self.is_shut_out()
+    }
+
+    fn restart_timer(&mut self, now_us: u64) {
+        self.deadline_us = self
+            .is_waiting()
+            .then(|| now_us.saturating_add(self.rtt.rto_us()));
+    }
+
     pub(super) fn on_ack(&mut self, ack: u32, credit: u32, now_us: u64) {
-        if before(self.nxt, ack) {
-            // Nothing of that number was ever sent: neither field is to be believed.
+        let late = self.una.wrapping_sub(ack) <= MAX_WINDOW;
+        let new = ack.wrapping_sub(self.una) <= self.in_flight();
+        if !late && !new {
+            // Nothing of that number is under way: neither field is to be believed.
             self.stats.absurd += 1;
             return;
         }
-        if before(self.limit, credit) {
+        if credit.wrapping_sub(ack) > MAX_WINDOW {
             // More than a window ahead is of no use, and could be a lie that wraps.
-            if credit.wrapping_sub(ack) > super::MAX_WINDOW {
-                self.stats.absurd += 1;
-            } else {
-                self.limit = credit;
-                self.starved = false;
-            }
+            self.stats.absurd += 1;
+        } else if before(self.limit, credit) {
+            self.limit = credit;
+            self.progress_us = now_us;
         }
-        if !before(self.una, ack) {
-            return;
+        if before(self.una, ack) {
+            self.acknowledge(ack, now_us);
+        } else if !self.is_waiting() {
+            self.deadline_us = None;
         }
+    }
+
+    fn acknowledge(&mut self, ack: u32, now_us: u64) {
         let mut seq = self.una;
         while before(seq, ack) {
             self.resend.remove(seq);
+            for set in &mut self.again {
+                set.remove(seq);
+            }
             seq = seq.wrapping_add(1);
         }
         self.una = ack;
@@ -138,11 +168,18 @@ impl Sender {
                 self.timing = None;
             }
         }
-        self.deadline_us = (self.una != self.nxt).then(|| now_us.saturating_add(self.rtt.rto_us()));
+        self.restart_timer(now_us);
     }
 
     pub(super) fn on_nak(&mut self, payload: &[u8], now_us: u64) {
         self.stats.naks_received += 1;
+        let pause = self.rtt.smoothed_us().clamp(AGAIN_MIN_US, AGAIN_MAX_US);
+        if now_us.saturating_sub(self.again_us) >= pause {
+            let [young, old] = &mut self.again;
+            core::mem::swap(young, old);
+            *young = Bits::default();
+            self.again_us = now_us;
+        }
         for range in payload.chunks_exact(8) {
             let (Some(from), Some(to)) = (
                 range.first_chunk::<4>(),
@@ -151,38 +188,36 @@ impl Sender {
                 return;
             };
             let (from, to) = (u32::from_le_bytes(*from), u32::from_le_bytes(*to));
-            let sane = !before(from, self.una)
-                && before(from, to)
-                && !before(self.nxt, to)
-                && to.wrapping_sub(from) <= self.window;
+            // What was acknowledged meanwhile is no lie, but what was never sent is.
+            let sane =
+                to.wrapping_sub(from) <= MAX_WINDOW && self.nxt.wrapping_sub(to) <= 2 * MAX_WINDOW;
             if !sane {
-                // A range that was repaired meanwhile is no lie.
-                if before(self.nxt, to) || before(to, from) {
-                    self.stats.absurd += 1;
-                }
-                self.mark_overlap(from, to);
+                self.stats.absurd += 1;
                 continue;
             }
-            self.mark(from, to);
+            if before(self.una, to) {
+                let from = if before(from, self.una) {
+                    self.una
+                } else {
+                    from
+                };
+                self.mark(from, to);
+            }
         }
-        self.deadline_us = (self.una != self.nxt).then(|| now_us.saturating_add(self.rtt.rto_us()));
+        self.restart_timer(now_us);
     }
 
-    /// Marks what of a range is still unacknowledged, if the range makes sense at all.
-    fn mark_overlap(&mut self, from: u32, to: u32) {
-        let straddles = before(from, self.una) && before(self.una, to) && !before(self.nxt, to);
-        if straddles && to.wrapping_sub(self.una) <= self.window {
-            self.mark(self.una, to);
-        }
-    }
-
+    /// Marks frames that are under way, to be sent again unless that was done just now.
     fn mark(&mut self, from: u32, to: u32) {
         let mut seq = from;
         while before(seq, to) {
-            self.resend.insert(seq);
+            if !self.again.iter().any(|set| set.contains(seq)) {
+                self.resend.insert(seq);
+            }
             seq = seq.wrapping_add(1);
         }
-        // Karn: the way of a frame that was sent twice is not timed.
+        // Karn: the way of a frame that was sent twice is not timed, nor of one whose
+        // acknowledgement has to wait for such a frame.
         if self.timing.is_some_and(|(timed, _)| !before(timed, from)) {
             self.timing = None;
         }
@@ -208,45 +243,48 @@ impl Sender {
 
     pub(super) fn retransmitted(&mut self, seq: u32, now_us: u64) {
         self.resend.remove(seq);
+        let [young, _] = &mut self.again;
+        young.insert(seq);
         self.stats.retransmits += 1;
-        self.deadline_us = Some(now_us.saturating_add(self.rtt.rto_us()));
+        self.restart_timer(now_us);
     }
 
-    pub(super) fn rto_us(&self) -> u64 {
-        self.rtt.rto_us()
+    pub(super) fn defer(&mut self, seq: u32) {
+        self.resend.remove(seq);
     }
 
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.deadline_us
     }
 
+    /// Repeats the oldest frame, and asks where the other side stands: its NAK names the rest of
+    /// what is missing, so nothing is repeated that has arrived.
     pub(super) fn on_timeout(&mut self, now_us: u64) {
         if self.deadline_us.is_none_or(|at| now_us < at) {
             return;
         }
-        if self.una == self.nxt {
-            self.deadline_us = None;
-            return;
+        if self.is_waiting() {
+            self.stats.timeouts += 1;
+            self.rtt.timed_out();
+            self.probe = true;
+            self.again = [Bits::default(), Bits::default()];
+            if self.una != self.nxt {
+                self.mark(self.una, self.una.wrapping_add(1));
+            }
         }
-        self.stats.timeouts += 1;
-        self.rtt.timed_out();
-        let burst = self.in_flight().min(TIMEOUT_BURST);
-        self.mark(self.una, self.una.wrapping_add(burst));
-        self.deadline_us = Some(now_us.saturating_add(self.rtt.rto_us()));
+        self.restart_timer(now_us);
     }
 
-    /// An acknowledgement of ours was lost and the other side waits, or ours and we do: a frame
-    /// that says where we stand lets both go on.
     pub(super) fn probe_due(&self) -> bool {
-        self.starved && self.una == self.nxt
+        self.probe
     }
 
     pub(super) fn probed(&mut self) {
-        self.starved = false;
+        self.probe = false;
     }
 
     pub(super) fn is_dead(&self, now_us: u64) -> bool {
-        self.una != self.nxt && now_us.saturating_sub(self.progress_us) >= self.dead_after_us
+        self.is_waiting() && now_us.saturating_sub(self.progress_us) >= self.dead_after_us
     }
 
     pub(super) fn stats(&self, stats: &mut Stats) {
