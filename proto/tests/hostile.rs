@@ -50,4 +50,9 @@ proptest! {
     fn prop_hostile_messages_in_hello(data in prop::collection::vec(any::<u8>(), 0..4000)) {
         adversary::hello(&data);
     }
+
+    #[test]
+    fn prop_hostile_frames_at_a_qp(data in prop::collection::vec(any::<u8>(), 0..4000)) {
+        adversary::rc(&data);
+    }
 }

@@ -5,6 +5,11 @@ use std::collections::BTreeSet;
 use tbrdma_proto::frame::{patch_rail_fields, Header, Opcode, FRAME_MAX, HEADER_LEN};
 use tbrdma_proto::hello::{Action, Facts, Hello, Message, State, MAX_RAILS, MESSAGE_LEN};
 use tbrdma_proto::rail::{before, Config, Rail, Rx, CONTROL_MAX, MAX_WINDOW};
+use tbrdma_proto::rc::{
+    msn_before, AckEntry, Config as QpConfig, Delivery, Kind, NakCode, Next, Op, Requester,
+    Responder, Segment, Status, Step, Wqe, WqeFlags, ACK_ENTRY_LEN, MAX_MESSAGE, RETH_EXT_LEN,
+    SEND_EXT_LEN,
+};
 
 /// Numbers out of the bytes that decide what happens; zeros when they are used up.
 struct Bytes<'a>(&'a [u8]);
@@ -299,6 +304,176 @@ pub fn hello(data: &[u8]) {
                 }
                 Action::Down => proven = false,
                 Action::Ping | Action::Refused(_) => {}
+            }
+        }
+    }
+}
+
+/// A QP whose other end says anything.
+pub fn rc(data: &[u8]) {
+    let mut bytes = Bytes(data);
+    let mut responder = Responder::new(4, 1);
+    let mut range = None;
+    let mut sends = Sends::new();
+    while !bytes.is_empty() {
+        match bytes.u8() % 4 {
+            0 => sends.step(&mut bytes),
+            1 => sends.answer(&mut bytes),
+            _ => request(&mut responder, &mut range, &mut bytes),
+        }
+    }
+}
+
+/// One frame of a request. `range`: what the WRITE under way may touch.
+fn request(responder: &mut Responder, range: &mut Option<(u64, u64)>, bytes: &mut Bytes<'_>) {
+    let kind = [Kind::Send, Kind::Write, Kind::Read][usize::from(bytes.u8() % 3)];
+    let flags = bytes.u8();
+    let first = flags & 1 != 0;
+    let ext_len = match kind {
+        _ if !first => 0,
+        Kind::Send => SEND_EXT_LEN,
+        _ => RETH_EXT_LEN,
+    };
+    // Total length and reserved bytes are where a message is most easily refused.
+    let mut ext = bytes.take(ext_len).to_vec();
+    ext.resize(ext_len, 0);
+    if first && flags & 2 != 0 {
+        let (total, zeros) = if kind == Kind::Send {
+            (0, 12)
+        } else {
+            (12, 24)
+        };
+        ext[total + 1..total + 4].fill(0);
+        ext[zeros..].fill(0);
+    }
+    let frame = Delivery {
+        kind,
+        msn: u32::from(bytes.u8() % 8),
+        offset: if first { 0 } else { u32::from(bytes.u8()) },
+        len: u32::from(bytes.u8()),
+        first,
+        last: flags & 4 != 0,
+        imm: flags & 8 != 0,
+        solicited: flags & 16 != 0,
+        ext: &ext,
+    };
+    let len = u64::from(frame.len);
+    match responder.on_frame(&frame, flags & 32 != 0) {
+        Step::Receive { total, offset } => {
+            assert!(total <= MAX_MESSAGE && u64::from(offset) + len <= u64::from(total));
+            responder.placed(&frame);
+        }
+        Step::Write { addr, whole, .. } => {
+            if let Some((from, total)) = whole {
+                assert!(total <= MAX_MESSAGE);
+                *range = Some((from, from.checked_add(u64::from(total)).expect("no wrap")));
+            }
+            let (from, end) = range.expect("the range was told with the first frame");
+            assert!(addr >= from && addr.checked_add(len).is_some_and(|to| to <= end));
+            responder.placed(&frame);
+        }
+        Step::Read { addr, total, .. } => {
+            assert!(total <= MAX_MESSAGE && addr.checked_add(u64::from(total)).is_some());
+            if flags & 64 != 0 {
+                responder.refuse_read(NakCode::RemoteAccess);
+            }
+        }
+        Step::Answer | Step::Drop => {}
+    }
+    if let Some(read) = responder.next_read(64) {
+        assert!(read.len <= 64);
+        responder.read_sent(&read);
+    }
+    if let Some(entry) = responder.take_ack(5) {
+        assert_eq!(AckEntry::parse(&entry.emit()), Some(entry));
+    }
+}
+
+struct Sends {
+    requester: Requester,
+    ring: [Wqe; 4],
+    now: u64,
+    /// Messages before this one were at least begun.
+    sent: u32,
+    completed: u32,
+}
+
+impl Sends {
+    fn new() -> Self {
+        Self {
+            requester: Requester::new(QpConfig {
+                max_reads: 2,
+                rnr_retry: 3,
+                not_ready_limit_us: Some(100_000),
+            }),
+            ring: [Wqe::default(); 4],
+            now: 0,
+            sent: 0,
+            completed: 0,
+        }
+    }
+
+    fn step(&mut self, bytes: &mut Bytes<'_>) {
+        self.now += u64::from(bytes.u8()) * 100;
+        let op = [Op::Send, Op::Write, Op::Read][usize::from(bytes.u8() % 3)];
+        let wqe = Wqe::new(op, WqeFlags::default(), u32::from(bytes.u8()), 0, 1, 0);
+        self.requester.post(&mut self.ring, wqe);
+        for _ in 0..bytes.u8() % 8 {
+            let Next::Frame(segment) = self.requester.next(&self.ring, self.now, 64) else {
+                break;
+            };
+            self.requester.sent(&self.ring, &segment);
+            let end = segment.msn.wrapping_add(1);
+            if msn_before(self.sent, end) {
+                self.sent = end;
+            }
+        }
+        self.complete();
+    }
+
+    fn answer(&mut self, bytes: &mut Bytes<'_>) {
+        let msn = bytes.near(self.completed);
+        if bytes.u8() % 2 == 0 {
+            let segment = Segment {
+                msn,
+                offset: u32::from(bytes.u8()) & !63,
+                len: u32::from(bytes.u8() % 65),
+                first: false,
+                last: bytes.u8() % 2 == 0,
+            };
+            if let Some(slot) = self.requester.read_slot(&self.ring, &segment) {
+                let wqe = &self.ring[slot];
+                assert_eq!(wqe.op, Op::Read);
+                assert!(segment.offset + segment.len <= wqe.len);
+                self.requester.read_placed(&mut self.ring, &segment);
+            }
+        } else {
+            let mut raw = [0; ACK_ENTRY_LEN];
+            raw[4..8].copy_from_slice(&msn.to_le_bytes());
+            // Mostly news that let the QP live.
+            raw[8] = [0, 0, 0, 1, 1, 2, 2, 3][usize::from(bytes.u8() % 8)];
+            raw[9] = if raw[8] == 1 || raw[8] == 3 {
+                bytes.u8() % 5
+            } else {
+                0
+            };
+            if let Some(entry) = AckEntry::parse(&raw) {
+                self.requester.on_ack(&mut self.ring, &entry, self.now);
+            }
+        }
+        self.complete();
+    }
+
+    fn complete(&mut self) {
+        while let Some(done) = self.requester.complete(&self.ring) {
+            assert_eq!(
+                done.msn, self.completed,
+                "completions are in the order of posting"
+            );
+            self.completed = self.completed.wrapping_add(1);
+            if done.status == Status::Success {
+                let sent = !msn_before(self.sent, self.completed);
+                assert!(sent, "{} was not even sent", done.msn);
             }
         }
     }

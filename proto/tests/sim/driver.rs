@@ -127,7 +127,7 @@ impl Driver {
         self.ask_run(at);
     }
 
-    fn ask_run(&mut self, at: u64) {
+    pub fn ask_run(&mut self, at: u64) {
         self.run_at = Some(self.run_at.map_or(at, |old| old.min(at)));
     }
 

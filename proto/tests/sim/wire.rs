@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// What the wire does to frames, in 1/1000.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Faults {
+    /// Time from one end to the other, microseconds.
+    pub delay: u64,
     pub loss: u32,
     pub duplication: u32,
     /// Frames that come up to 200 us late, so that others overtake them.
@@ -17,6 +19,20 @@ pub struct Faults {
     pub lost: BTreeSet<u64>,
     /// Nothing passes in this time.
     pub cut: Range<u64>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            delay: 5,
+            loss: 0,
+            duplication: 0,
+            reordering: 0,
+            corruption: 0,
+            lost: BTreeSet::new(),
+            cut: 0..0,
+        }
+    }
 }
 
 impl Faults {
@@ -40,9 +56,6 @@ pub struct Wire {
     pub lost: u64,
 }
 
-/// Time from one end to the other, microseconds.
-const DELAY: u64 = 5;
-
 impl Wire {
     pub fn new(faults: Faults) -> Self {
         Self {
@@ -63,7 +76,7 @@ impl Wire {
             self.lost += 1;
             return;
         }
-        let mut at = now + DELAY;
+        let mut at = now + faults.delay;
         if chance.happens(faults.reordering) {
             at += 1 + u64::from(chance.below(200));
         }
