@@ -174,8 +174,10 @@ fn touch(path: &Path) {
     let _ = File::create(path.with_extension("used"));
 }
 
-/// Removes a file or folder, if it is there.
+/// Removes a file or folder, if it is there. What a killed program left mounted below it is
+/// unmounted first: it is not ours to remove.
 pub fn remove(path: &Path) -> Result<()> {
+    unmount_below(path)?;
     let result = match fs::symlink_metadata(path) {
         Err(_) => return Ok(()),
         Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
@@ -184,9 +186,84 @@ pub fn remove(path: &Path) -> Result<()> {
     result.with_context(|| format!("cannot remove {}", path.display()))
 }
 
+fn unmount_below(path: &Path) -> Result<()> {
+    let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+    for place in mounts_below(&table, path) {
+        nix::mount::umount2(&place, nix::mount::MntFlags::MNT_DETACH)
+            .with_context(|| format!("{} is mounted and stays so", place.display()))?;
+    }
+    Ok(())
+}
+
+/// The places at or below `path` where something is mounted, the innermost first; `table` is as in
+/// proc_pid_mountinfo(5).
+fn mounts_below(table: &str, path: &Path) -> Vec<PathBuf> {
+    let mut places: Vec<PathBuf> = table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(|place| PathBuf::from(unescape(place)))
+        .filter(|place| place.starts_with(path))
+        .collect();
+    // Later mounts lie over earlier ones.
+    places.reverse();
+    places
+}
+
+/// Resolves the octal escapes of white space and backslashes.
+fn unescape(text: &str) -> String {
+    let mut parts = text.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let number = part.get(..3).and_then(|n| u8::from_str_radix(n, 8).ok());
+        match (number, part.get(3..)) {
+            (Some(byte), Some(rest)) => {
+                plain.push(char::from(byte));
+                plain.push_str(rest);
+            }
+            _ => {
+                plain.push('\\');
+                plain.push_str(part);
+            }
+        }
+    }
+    plain
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_mounted_below_is_told_from_inside_out() {
+        let table = "22 1 0:5 / / rw shared:1 - ext4 /dev/vda rw\n\
+                     30 22 0:6 / /c/a\\040b/proc rw - proc proc rw\n\
+                     31 22 0:7 / /c/a rw - tmpfs none rw\n\
+                     32 31 0:8 / /c/a/dev rw - tmpfs none rw\n";
+        let below = |path: &str| mounts_below(table, Path::new(path));
+        let places = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(below("/c/a"), places(&["/c/a/dev", "/c/a"]));
+        assert_eq!(below("/c/a b"), places(&["/c/a b/proc"]));
+        assert_eq!(below("/c/ab"), places(&[]));
+    }
+
+    /// As a root file system whose maker was killed: what is mounted there must survive.
+    #[test]
+    fn what_is_mounted_is_not_removed_along() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("only root can mount: not tested");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (other, place) = (dir.path().join("other"), dir.path().join("x.making/dev"));
+        fs::create_dir(&other).unwrap();
+        fs::create_dir_all(&place).unwrap();
+        fs::write(other.join("file"), "kept").unwrap();
+        let bind = nix::mount::MsFlags::MS_BIND;
+        nix::mount::mount(Some(&other), &place, None::<&str>, bind, None::<&str>).unwrap();
+        remove(&dir.path().join("x.making")).unwrap();
+        assert!(!place.exists());
+        assert_eq!(fs::read(other.join("file")).unwrap(), b"kept");
+    }
 
     #[test]
     fn an_entry_is_made_once_and_only_if_it_succeeds() {

@@ -65,7 +65,7 @@ pub struct Recipe<'a> {
 impl Recipe<'_> {
     /// The root, from the cache or made now. The key has the version of every package in it.
     pub fn root(&self, cache: &Cache) -> Result<PathBuf> {
-        host_needs(&[("mmdebstrap", "mmdebstrap")])?;
+        host_needs(&[("mmdebstrap", "mmdebstrap"), ("unshare", "util-linux")])?;
         let index = Index::open(cache)?;
         let packages = self
             .packages
@@ -85,8 +85,10 @@ impl Recipe<'_> {
 
     fn make(&self, index: &Index, packages: &[String], fresh: &Path) -> Result<()> {
         eprintln!("making the root file system \"{}\" (once)", self.name);
-        let mut command = Command::new("mmdebstrap");
+        // Mounts of its own: they go with it, even if it is killed.
+        let mut command = Command::new("unshare");
         command
+            .args(["--mount", "mmdebstrap"])
             .arg(format!("--variant={}", self.variant))
             .arg("--mode=root")
             .arg("--quiet")
