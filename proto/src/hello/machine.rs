@@ -283,8 +283,13 @@ impl Hello {
     }
 
     fn on_refusal(&mut self, reason: Refusal, message: &Message, now_us: u64) {
+        let attempt = self.version_with(&message.facts).is_some() && !self.is_old(&message.facts);
         if message.heard != self.me.link_nonce {
-            // It refuses an attempt that is over.
+            // It refuses an attempt that is over. But its own may be new: if both refuse each
+            // other's last attempt, this is how they hear of the next.
+            if attempt {
+                self.note(&message.facts, now_us);
+            }
             return;
         }
         self.refused = Some(reason);
@@ -295,7 +300,7 @@ impl Hello {
             self.pause_for_long(now_us);
             return;
         }
-        if self.version_with(&message.facts).is_some() && !self.is_old(&message.facts) {
+        if attempt {
             // The nonce is renewed together with the HopIDs: with a new nonce the other end would
             // take the old HopIDs for new ones.
             self.fall_back();
@@ -345,10 +350,13 @@ impl Hello {
             self.restart_after_failure(now_us);
             return;
         }
-        let peer = self.peer;
-        self.restart(now_us);
-        self.peer = peer;
+        // The attempt stays as it is, because it is the other end that has to begin a new one. Were
+        // it renewed, then a refusal of it that is on its way would be void, and two ends that
+        // refuse each other's HopIDs could go on so for ever.
+        self.fall_back();
         self.refuse = Some(Refusal::HopIdTaken);
+        self.pause_us = PAUSE_MIN_US;
+        self.next_us = now_us;
         self.failures = self.failures.saturating_add(1);
         if self.failures > QUICK_REFUSALS {
             self.next_us = now_us.saturating_add(PAUSE_MAX_US);

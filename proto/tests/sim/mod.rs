@@ -4,7 +4,7 @@
 //! Everything that happens follows from the seed, so a failure can be repeated.
 
 // Every test program uses another part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod chance;
 mod driver;
