@@ -159,8 +159,10 @@ impl Frames {
             let Some(mut sent) = self.slot(seq).and_then(Option::take) else {
                 continue;
             };
-            // A frame that still waits in the ring is on its way already.
-            if !sent.buf.in_ring() {
+            if sent.buf.in_ring() {
+                // It is on its way already.
+                self.proto.defer(seq);
+            } else {
                 let (ack, credit) = self.proto.fields();
                 if let Some(bytes) = sent.buf.bytes().get_mut(..sent.len) {
                     frame::patch_rail_fields(bytes, ack, credit);
