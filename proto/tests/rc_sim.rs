@@ -70,7 +70,7 @@ struct Qp {
     responder: Responder,
     memory: Vec<u8>,
     receives: VecDeque<Vec<u8>>,
-    received: Vec<(Vec<u8>, Option<u32>)>,
+    received: Vec<Received>,
     /// Messages of the other end that consume a receive.
     to_receive: usize,
     /// A receive is posted this often, microseconds.
@@ -375,8 +375,11 @@ impl Upper for Qp {
     }
 }
 
-/// What the responder has to end with.
-fn model(plan: &[Message]) -> (Vec<u8>, Vec<(Vec<u8>, Option<u32>)>) {
+/// A message that used up a receive, and its immediate data.
+type Received = (Vec<u8>, Option<u32>);
+
+/// What the responder has to end with: its memory, and what it received.
+fn model(plan: &[Message]) -> (Vec<u8>, Vec<Received>) {
     let mut memory = Qp::new(Vec::new(), &[], 1, 0).memory;
     let mut received = Vec::new();
     for (number, message) in plan.iter().enumerate() {
