@@ -23,6 +23,12 @@ const CONFIG_SIZE: usize = 256;
 const BAR2_SIZE: u64 = 0x1000;
 /// Where the MSI-X capability is.
 const MSIX: usize = 0x50;
+/// Where the power management capability is.
+const PM: usize = 0x60;
+/// Its status register, low byte: power state (1:0). No_Soft_Reset (3) says that D3hot forgets nothing.
+const PM_STATUS: usize = PM + 4;
+/// High byte: PME enable (0) and PME status (7).
+const PM_WAKE: usize = PM + 5;
 
 /// Serves one host's device for ever: one VMM after the other.
 pub(crate) fn serve(
@@ -72,13 +78,35 @@ fn config() -> [u8; CONFIG_SIZE] {
     config[0x34] = MSIX as u8;
     let last_vector = VECTORS as u8 - 1;
     // MSI-X: table in BAR 2 at 0, pending bits in BAR 2 at 0x800
-    config[MSIX..MSIX + 12].copy_from_slice(&[0x11, 0, last_vector, 0, 2, 0, 0, 0, 2, 8, 0, 0]);
+    config[MSIX..MSIX + 12].copy_from_slice(&[
+        0x11,
+        PM as u8,
+        last_vector,
+        0,
+        2,
+        0,
+        0,
+        0,
+        2,
+        8,
+        0,
+        0,
+    ]);
+    // Power management, version 3, PME from D0 and D3hot. Without it a driver lets the device suspend all the
+    // same, and nothing tells it of a cable that is plugged in later. The kernel looks at the PME status every second.
+    config[PM..PM + 6].copy_from_slice(&[1, 0, 0x03, 0x48, 1 << 3, 0]);
     config
 }
 
-/// Bytes of the configuration space that the guest may write. BARs are the VMM's business.
-fn writable(offset: usize) -> bool {
-    matches!(offset, 4 | 5 | 0x3c) || offset == MSIX + 3
+/// Bits of a byte of the configuration space that the guest may write. BARs are the VMM's business.
+fn writable(offset: usize) -> u8 {
+    const MSIX_CONTROL: usize = MSIX + 3;
+    match offset {
+        4 | 5 | 0x3c | MSIX_CONTROL => 0xff,
+        PM_STATUS => 3,
+        PM_WAKE => 1,
+        _ => 0,
+    }
 }
 
 fn regions(shared: &File) -> Vec<ServerRegion> {
@@ -140,13 +168,24 @@ fn interrupts() -> Vec<IrqInfo> {
         .collect()
 }
 
+impl Device {
+    fn config_byte(&self, offset: usize) -> u8 {
+        let byte = self.config.get(offset).copied().unwrap_or(0);
+        // The PME status is not kept: it is set for as long as an event waits for a host that sleeps and wants
+        // to be woken. Clearing it therefore needs no code: whoever wakes up disables PME or starts its rings.
+        let wake =
+            offset == PM_WAKE && byte & 1 != 0 && lock(&self.fabric).hosts[self.host].calls();
+        byte | u8::from(wake) << 7
+    }
+}
+
 impl ServerBackend for Device {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => {
                 for (n, byte) in data.iter_mut().enumerate() {
-                    *byte = self.config.get(offset + n).copied().unwrap_or(0);
+                    *byte = self.config_byte(offset + n);
                 }
             }
             VFIO_PCI_BAR0_REGION_INDEX if offset < BAR0_SIZE => {
@@ -170,12 +209,11 @@ impl ServerBackend for Device {
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => {
-                for (n, byte) in data
-                    .iter()
-                    .enumerate()
-                    .filter(|(n, _)| writable(offset + n))
-                {
-                    self.config[offset + n] = *byte;
+                for (offset, new) in (offset..).zip(data) {
+                    let mask = writable(offset);
+                    if let Some(byte) = self.config.get_mut(offset) {
+                        *byte = *byte & !mask | new & mask;
+                    }
                 }
             }
             VFIO_PCI_BAR0_REGION_INDEX if offset % 4 == 0 && data.len() % 4 == 0 => {
@@ -252,5 +290,82 @@ impl ServerBackend for Device {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{adapter, port};
+
+    fn read(device: &mut Device, offset: usize) -> u8 {
+        let mut byte = [0];
+        device
+            .region_read(VFIO_PCI_CONFIG_REGION_INDEX, offset as u64, &mut byte)
+            .unwrap();
+        byte[0]
+    }
+
+    fn write(device: &mut Device, offset: usize, byte: u8) {
+        device
+            .region_write(VFIO_PCI_CONFIG_REGION_INDEX, offset as u64, &[byte])
+            .unwrap();
+    }
+
+    fn device() -> Device {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let (mut fabric, _) = Fabric::new(&names, &["a:1-b:1".parse().unwrap()]).unwrap();
+        fabric.set_plugged(0, false).unwrap();
+        fabric.set_power(0, true);
+        fabric.set_power(1, true);
+        Device {
+            fabric: Arc::new(Mutex::new(fabric)),
+            host: 0,
+            config: config(),
+        }
+    }
+
+    #[test]
+    fn the_capabilities_are_a_list() {
+        let mut device = device();
+        let mut found = Vec::new();
+        let mut at = read(&mut device, 0x34);
+        while at != 0 {
+            found.push(read(&mut device, at.into()));
+            at = read(&mut device, usize::from(at) + 1);
+            assert!(found.len() < 10, "they form a ring");
+        }
+        assert_eq!(found, [0x11, 1]);
+    }
+
+    #[test]
+    fn only_what_is_writable_is_written() {
+        let mut device = device();
+        for offset in 0..CONFIG_SIZE + 8 {
+            write(&mut device, offset, 0xff);
+        }
+        assert_eq!(read(&mut device, 0), 0x34);
+        assert_eq!(read(&mut device, 4), 0xff);
+        assert_eq!(read(&mut device, PM_STATUS), 1 << 3 | 3);
+        assert_eq!(read(&mut device, PM_WAKE), 1);
+        assert_eq!(read(&mut device, CONFIG_SIZE + 4), 0);
+    }
+
+    #[test]
+    fn a_cable_wakes_a_host_that_sleeps() {
+        let mut device = device();
+        // A driver that wants plug events, and has stopped its rings.
+        let space = [0];
+        lock(&device.fabric).hosts[0]
+            .router
+            .write(1, adapter::lane0(0), port::CS_5, &space)
+            .unwrap();
+        write(&mut device, PM_WAKE, 1);
+        assert_eq!(read(&mut device, PM_WAKE), 1, "nothing has happened");
+        lock(&device.fabric).set_plugged(0, true).unwrap();
+        assert_eq!(read(&mut device, PM_WAKE), 0x81);
+        // Who has disabled PME is not told.
+        write(&mut device, PM_WAKE, 0x80);
+        assert_eq!(read(&mut device, PM_WAKE), 0);
     }
 }

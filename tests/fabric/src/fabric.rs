@@ -2,7 +2,7 @@
 //! `frames` and `control`.
 
 use crate::fault::Active;
-use crate::host::{Host, PlugEvent};
+use crate::host::Host;
 use crate::layout::adapter;
 use crate::nhi::Frame;
 use crate::pcap::Pcap;
@@ -54,13 +54,7 @@ impl Fabric {
         specs: &[spec::Cable],
     ) -> Result<(Self, Vec<File>), String> {
         let mut at = vec![[None; adapter::PORTS]; names.len()];
-        let mut kinds = vec![
-            [PortKind {
-                generation: 3,
-                lanes: 2
-            }; adapter::PORTS];
-            names.len()
-        ];
+        let mut kinds = vec![[PortKind::EMPTY; adapter::PORTS]; names.len()];
         let mut cables = Vec::new();
         for (number, spec) in specs.iter().enumerate() {
             let mut ends = [(0, 0); 2];
@@ -86,6 +80,8 @@ impl Fabric {
                 kinds[host][port] = PortKind {
                     generation: spec.generation,
                     lanes: spec.lanes,
+                    paths: spec.paths,
+                    credits: spec.credits,
                 };
                 ends[side] = (host, port);
             }
@@ -195,8 +191,7 @@ impl Fabric {
         let now = self.now;
         let host = &mut self.hosts[host];
         if host.powered && host.router.wants_plug_events(port) {
-            host.events.push_back(PlugEvent::new(port, unplug));
-            host.send_events(now);
+            host.plug_event(port, unplug, now);
         }
     }
 

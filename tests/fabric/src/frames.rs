@@ -25,24 +25,27 @@ impl Fabric {
     pub(crate) fn work(&mut self, now: Instant) -> bool {
         self.now = now;
         let mut moved = false;
-        for host in 0..self.hosts.len() {
-            let (tx, rx) = self.hosts[host].nhi.doorbells();
+        let mut to_send = Vec::with_capacity(self.hosts.len());
+        for host in &mut self.hosts {
+            let (tx, rx) = host.nhi.doorbells();
             if rx & 1 != 0 {
-                self.hosts[host].flush_control();
+                host.flush_control();
             }
-            for ring in (0..RINGS).filter(|ring| tx >> ring & 1 != 0) {
-                moved |= self.transmit(host, ring);
-            }
+            to_send.push(tx);
             moved |= rx != 0;
         }
+        // Before the senders: what was held back longest gets a new buffer first.
         for number in 0..self.cables.len() {
             for direction in 0..2 {
                 let due = self.cables[number].held[direction]
                     .as_ref()
                     .is_some_and(|held| now.duration_since(held.since) >= DELAY_MAX);
-                if due {
-                    self.release(number, direction);
-                }
+                moved |= due && self.release(number, direction);
+            }
+        }
+        for (host, tx) in to_send.into_iter().enumerate() {
+            for ring in (0..RINGS).filter(|ring| tx >> ring & 1 != 0) {
+                moved |= self.transmit(host, ring);
             }
         }
         for host in 0..self.hosts.len() {
@@ -158,26 +161,36 @@ impl Fabric {
                 self.deliver(way.host, way.ring, frame, bytes, false);
             }
             FaultKind::Delay => {
-                self.cables[way.cable].counters.delayed += 1;
                 self.release(way.cable, way.direction);
-                self.cables[way.cable].held[way.direction] = Some(Held {
-                    host: way.host,
-                    ring: way.ring,
-                    frame,
-                    bytes: bytes.to_vec(),
-                    since: self.now,
-                });
+                // One frame at most is held back. If its receiver still has no room, this one goes on undelayed.
+                if self.cables[way.cable].held[way.direction].is_none() {
+                    let cable = &mut self.cables[way.cable];
+                    cable.counters.delayed += 1;
+                    cable.held[way.direction] = Some(Held {
+                        host: way.host,
+                        ring: way.ring,
+                        frame,
+                        bytes: bytes.to_vec(),
+                        since: self.now,
+                    });
+                    return;
+                }
+                self.deliver(way.host, way.ring, frame, bytes, false);
                 return;
             }
         }
         self.release(way.cable, way.direction);
     }
 
-    /// Lets a delayed frame go on.
-    pub(crate) fn release(&mut self, cable: usize, direction: usize) {
-        if let Some(held) = self.cables[cable].held[direction].take() {
-            self.deliver(held.host, held.ring, held.frame, &held.bytes, false);
-        }
+    /// Lets a delayed frame go on, unless its receiver makes it wait. True if it went.
+    pub(crate) fn release(&mut self, cable: usize, direction: usize) -> bool {
+        let Some(held) = self.cables[cable].held[direction]
+            .take_if(|held| self.hosts[held.host].nhi.room(held.ring) != Room::Wait)
+        else {
+            return false;
+        };
+        self.deliver(held.host, held.ring, held.frame, &held.bytes, false);
+        true
     }
 
     fn deliver(&mut self, host: usize, ring: usize, frame: Frame, bytes: &[u8], crc_error: bool) {

@@ -15,6 +15,8 @@ pub(crate) const EVENT_RESEND: Duration = Duration::from_millis(200);
 const EVENT_TRIES: u32 = 50;
 /// Control packets that wait for the host to read; beyond that it has hung.
 const CONTROL_QUEUE: usize = 256;
+/// Plug events that wait for a host; the newest are kept, they say how things are.
+const EVENTS_MAX: usize = 64;
 
 /// A host and its router.
 pub(crate) struct Host {
@@ -102,6 +104,24 @@ impl Host {
             };
             self.nhi.receive(0, 0, packet.pdf, &packet.bytes(), false);
         }
+    }
+
+    /// Is there something to tell, while nobody listens? A host that sleeps is to wake up then.
+    pub(crate) fn calls(&self) -> bool {
+        self.powered && !self.events.is_empty() && !self.nhi.receiving(0)
+    }
+
+    /// Something has come or gone at a port.
+    pub(crate) fn plug_event(&mut self, port: usize, unplug: bool, now: Instant) {
+        if self.events.len() >= EVENTS_MAX {
+            log::warn!(
+                "host {} does not listen; a plug event is dropped",
+                self.name
+            );
+            self.events.pop_front();
+        }
+        self.events.push_back(PlugEvent::new(port, unplug));
+        self.send_events(now);
     }
 
     /// Sends the first event that waits, or sends it again.

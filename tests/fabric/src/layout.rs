@@ -72,8 +72,12 @@ pub(crate) mod adapter {
     pub(crate) const NHI: usize = 2 * PORTS + 1;
     /// Number of adapters with the router itself.
     pub(crate) const COUNT: usize = NHI + 1;
-    /// HopIDs of a lane adapter, 0 to this.
-    pub(crate) const LANE_HOPS: usize = 32;
+    /// First HopID of a lane adapter that a path can have.
+    pub(crate) const FIRST_HOP: u16 = 8;
+    /// Most paths that a lane adapter takes in.
+    pub(crate) const PATHS_MAX: u16 = 24;
+    /// Buffers of a lane adapter if the cable does not say otherwise.
+    pub(crate) const CREDITS: u16 = 120;
 
     /// First lane of a port (counted from 0).
     pub(crate) const fn lane0(port: usize) -> usize {

@@ -18,7 +18,7 @@ struct Arguments {
     /// Name of a host.
     #[arg(long = "host", required = true)]
     hosts: Vec<String>,
-    /// A cable: HOST:PORT-HOST:PORT[,gen=3|4][,lanes=1|2].
+    /// A cable: HOST:PORT-HOST:PORT[,gen=3|4][,lanes=1|2][,paths=1..24][,credits=3..1023].
     #[arg(long = "cable")]
     cables: Vec<spec::Cable>,
 }

@@ -43,6 +43,8 @@ struct Ring {
     end: u32,
     /// The frame at `next` was counted as waiting.
     waiting: bool,
+    /// An index beyond the ring that was counted already; the guest's page keeps it until it writes another.
+    beyond: Option<u32>,
     counters: RingCounters,
 }
 
@@ -58,6 +60,7 @@ impl Ring {
     }
 
     fn descriptor(&self) -> u64 {
+        // `set_options` has made sure that the last one does not lie beyond 2^64.
         self.base + u64::from(self.next) * descriptor::SIZE
     }
 }
@@ -149,9 +152,17 @@ impl Nhi {
 
     /// Connects an MSI-X vector to an event of the VMM.
     pub(crate) fn set_vector(&mut self, vector: usize, event: Option<File>) {
-        if let Some(slot) = self.vectors.get_mut(vector) {
-            *slot = event;
-        }
+        let Some(slot) = self.vectors.get_mut(vector) else {
+            return;
+        };
+        *slot = event;
+        // When a guest uses one vector more, QEMU takes the events of all away and gives them back. What happened in
+        // between told nobody, and never would: its bit of `notify` is set already. Telling twice does no harm.
+        let told = self.notify & self.registers[nhi::INTERRUPT_ENABLE / 4];
+        let missed = (0..32)
+            .filter(|&bit| told >> bit & 1 != 0 && self.route(bit) == vector)
+            .fold(0, |bits, bit| bits | 1 << bit);
+        self.interrupt(missed);
     }
 
     pub(crate) fn counters(&self) -> RouterCounters {
@@ -232,10 +243,20 @@ impl Nhi {
             ring.next = 0;
             ring.end = 0;
             ring.waiting = false;
+            ring.beyond = None;
         }
         ring.end_to_end = value & nhi::END_TO_END != 0;
-        ring.running = run && ring.size > 1 && ring.base != 0;
+        let fits = ring
+            .base
+            .checked_add(u64::from(ring.size) * descriptor::SIZE)
+            .is_some();
+        ring.running = run && ring.size > 1 && ring.base != 0 && fits;
         if run && !ring.running {
+            log::warn!(
+                "{side:?} ring {number}: {} descriptors at {:#x} make no ring; it stays off",
+                ring.size,
+                ring.base
+            );
             self.guest_errors += 1;
         }
     }
@@ -273,9 +294,16 @@ impl Nhi {
                     continue;
                 }
                 if index >= ring.size {
-                    self.guest_errors += 1;
+                    if ring.beyond.replace(index) != Some(index) {
+                        log::warn!(
+                            "{side:?} ring {number}: index {index} is beyond its {} descriptors",
+                            ring.size
+                        );
+                        self.guest_errors += 1;
+                    }
                     continue;
                 }
+                ring.beyond = None;
                 ring.end = index;
                 ring.counters.doorbells += 1;
                 changed[usize::from(side == Side::Rx)] |= 1 << number;
@@ -439,11 +467,16 @@ impl Nhi {
         }
     }
 
+    /// The vector of a bit.
+    fn route(&self, bit: usize) -> usize {
+        let routes = self.registers[(nhi::VECTORS + bit / 8 * 4) / 4];
+        (routes >> (bit % 8 * 4) & 0xf) as usize
+    }
+
     /// Raises the vectors of these bits.
     fn interrupt(&mut self, bits: u32) {
         for bit in (0..32).filter(|n| bits >> n & 1 != 0) {
-            let routes = self.registers[(nhi::VECTORS + bit / 8 * 4) / 4];
-            let vector = (routes >> (bit % 8 * 4) & 0xf) as usize;
+            let vector = self.route(bit);
             if let Some(event) = &mut self.vectors[vector] {
                 // It only fails when the counter is full, and then the VMM has been told already.
                 let _ = event.write_all(&1u64.to_ne_bytes());

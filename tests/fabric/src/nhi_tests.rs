@@ -144,8 +144,17 @@ fn what_is_not_mapped_stops_the_ring() {
     // An index beyond the ring is ignored.
     start(&mut nhi, Side::Rx, 1, RX_DESCRIPTORS, 4, 0);
     nhi.write_register(nhi::RX_RING + 16 + 8, 9);
+    for _ in 0..3 {
+        assert_eq!(nhi.doorbells(), (0, 0));
+        assert_eq!(nhi.guest_errors, 2, "told once, not at every look");
+    }
+    nhi.write_register(nhi::RX_RING + 16 + 8, 1);
+    assert_eq!(nhi.doorbells(), (0, 1 << 1));
+    // A ring whose end lies beyond 2^64 is none.
+    start(&mut nhi, Side::Tx, 2, u64::MAX - 15, 4, 0);
+    nhi.write_register(nhi::TX_RING + 2 * 16 + 8, 1 << 16);
     assert_eq!(nhi.doorbells(), (0, 0));
-    assert_eq!(nhi.guest_errors, 2);
+    assert_eq!(nhi.guest_errors, 3);
 }
 
 #[test]
@@ -181,4 +190,23 @@ fn only_version_2_can_reset_the_router() {
     assert!(v2.write_register(nhi::RESET, 1));
     assert_eq!(v2.read_register(nhi::RESET), 0);
     assert_eq!(v2.read_register(nhi::CAPABILITIES), 0x40_0010);
+}
+
+#[test]
+fn what_happens_while_a_vector_has_no_event_is_told_when_it_gets_one() {
+    let mut nhi = nhi();
+    nhi.write_register(nhi::INTERRUPT_ENABLE, 1 << 3 | 1 << 4);
+    nhi.write_register(nhi::VECTORS, 2 << 12 | 1 << 16);
+    nhi.set_vector(2, None);
+    nhi.transmitted(3);
+    let (given, mut other) = event();
+    nhi.set_vector(1, Some(given));
+    let (given, mut right) = event();
+    nhi.set_vector(2, Some(given));
+    assert_eq!((fired(&mut right), fired(&mut other)), (1, 0));
+    // Nothing is told that the guest has dealt with.
+    nhi.write_register(nhi::INTERRUPT_CLEAR, 1 << 3);
+    let (given, mut right) = event();
+    nhi.set_vector(2, Some(given));
+    assert_eq!(fired(&mut right), 0);
 }

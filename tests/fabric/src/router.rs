@@ -7,6 +7,25 @@ use crate::layout::{adapter, port, router, RINGS};
 pub(crate) struct PortKind {
     pub(crate) generation: u8,
     pub(crate) lanes: u8,
+    /// DMA paths that the lane adapters take in.
+    pub(crate) paths: u16,
+    /// Buffers of the lane adapters.
+    pub(crate) credits: u16,
+}
+
+impl PortKind {
+    /// A port without cable.
+    pub(crate) const EMPTY: Self = Self {
+        generation: 3,
+        lanes: 2,
+        paths: adapter::PATHS_MAX,
+        credits: adapter::CREDITS,
+    };
+
+    /// HopIDs of a lane adapter, with those that no path can have.
+    fn hops(self) -> usize {
+        usize::from(adapter::FIRST_HOP + self.paths)
+    }
 }
 
 /// How the link of a port is now.
@@ -90,7 +109,11 @@ impl Router {
             .map(|number| match number {
                 0 => Vec::new(),
                 adapter::NHI => vec![0; RINGS * 2],
-                _ => vec![0; adapter::LANE_HOPS * 2],
+                _ => {
+                    let kind =
+                        adapter::lane(number).map_or(PortKind::EMPTY, |(p, _)| self.kinds[p]);
+                    vec![0; kind.hops() * 2]
+                }
             })
             .collect();
         for port in 0..adapter::PORTS {
@@ -117,8 +140,8 @@ impl Router {
         let speed = if kind.generation >= 4 { 0xe } else { 0xc };
         words[1] = port::LANE as u32;
         words[2] = 1 | 0x20 << 24;
-        words[port::CS_4] = 120 << 20;
-        words[port::CS_5] = hops(adapter::LANE_HOPS) | port::NO_PLUG_EVENTS;
+        words[port::CS_4] = u32::from(kind.credits) << 20;
+        words[port::CS_5] = hops(kind.hops()) | port::NO_PLUG_EVENTS;
         let next = if lane == 0 { port::USB4 as u32 } else { 0 };
         words[port::LANE] = next | 1 << 8 | speed << 16 | 3 << 20;
         words[port::LANE_CS_1] = 0xc | 1 << 4;
@@ -319,7 +342,11 @@ mod tests {
     };
 
     fn router(generation: u8, lanes: u8) -> Router {
-        let kind = PortKind { generation, lanes };
+        let kind = PortKind {
+            generation,
+            lanes,
+            ..PortKind::EMPTY
+        };
         Router::new(0, 0x20, [kind; adapter::PORTS])
     }
 
@@ -417,6 +444,28 @@ mod tests {
             .unwrap();
         assert_eq!(router.way_in(1, 9), Some(3));
         assert_eq!(router.way_in(1, 8), None);
+    }
+
+    #[test]
+    fn a_cable_grants_paths_and_credits() {
+        let kind = PortKind {
+            paths: 2,
+            credits: 40,
+            ..PortKind::EMPTY
+        };
+        let mut router = Router::new(0, 0x20, [kind, PortKind::EMPTY]);
+        let links = [DOWN; adapter::PORTS];
+        let read = |router: &mut Router, number, offset| {
+            router.read(1, number, offset, 1, &links).unwrap()[0]
+        };
+        assert_eq!(read(&mut router, 1, port::CS_4) >> 20 & 0x3ff, 40);
+        assert_eq!(read(&mut router, 1, port::CS_5) & 0x7ff, 9);
+        assert_eq!(read(&mut router, 1, port::CS_5) >> 11 & 0x7ff, 9);
+        assert_eq!(read(&mut router, 3, port::CS_5) & 0x7ff, 31);
+        // HopIDs 8 and 9 exist, 10 does not.
+        assert!(router.write(0, 1, 18, &[0, 0]).is_some());
+        assert_eq!(router.write(0, 1, 20, &[0, 0]), None);
+        assert_eq!(router.way_in(1, 10), None);
     }
 
     #[test]
