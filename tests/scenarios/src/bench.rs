@@ -17,19 +17,34 @@ pub struct Setup {
 
 /// What distinguishes labs that cannot be shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Shape {
-    hosts: usize,
-    cables: usize,
-    kernel: &'static str,
-    generation: u32,
-    lanes: u32,
+pub(crate) struct Shape {
+    pub(crate) hosts: usize,
+    /// Between two hosts, or in a ring of more.
+    pub(crate) cables: usize,
+    pub(crate) kernel: &'static str,
+    pub(crate) generation: u32,
+    pub(crate) lanes: u32,
+    /// More words for the guests' kernels.
+    pub(crate) cmdline: &'static str,
+}
+
+impl Shape {
+    /// Two hosts, one cable of two lanes, the newest kernel.
+    pub(crate) const PAIR: Self = Self {
+        hosts: 2,
+        cables: 1,
+        kernel: "7.3",
+        generation: 3,
+        lanes: 2,
+        cmdline: "",
+    };
 }
 
 /// Gives labs to scenarios.
 pub struct Bench {
     setup: Setup,
     lab: Option<(Shape, Lab)>,
-    /// Parts of our module's error lines that the scenario provokes.
+    /// Parts of the kernel's alarming lines and of our module's errors that the scenario provokes.
     expected: Vec<&'static str>,
 }
 
@@ -43,31 +58,9 @@ impl Bench {
         }
     }
 
-    /// Two hosts, one cable of two lanes, kernel 7.3.
+    /// A lab of the shape that most scenarios share.
     pub fn pair(&mut self) -> Result<&mut Lab> {
-        self.pair_with(3, 2)
-    }
-
-    /// Two hosts, one cable of this generation and these lanes.
-    pub fn pair_with(&mut self, generation: u32, lanes: u32) -> Result<&mut Lab> {
-        self.lab(Shape {
-            hosts: 2,
-            cables: 1,
-            kernel: "7.3",
-            generation,
-            lanes,
-        })
-    }
-
-    /// Two hosts with an older kernel.
-    pub fn pair_on(&mut self, kernel: &'static str) -> Result<&mut Lab> {
-        self.lab(Shape {
-            hosts: 2,
-            cables: 1,
-            kernel,
-            generation: 3,
-            lanes: 2,
-        })
+        self.lab(Shape::PAIR)
     }
 
     /// One host without any cable.
@@ -75,13 +68,12 @@ impl Bench {
         self.lab(Shape {
             hosts: 1,
             cables: 0,
-            kernel: "7.3",
-            generation: 3,
-            lanes: 2,
+            ..Shape::PAIR
         })
     }
 
-    fn lab(&mut self, shape: Shape) -> Result<&mut Lab> {
+    /// A lab of this shape.
+    pub(crate) fn lab(&mut self, shape: Shape) -> Result<&mut Lab> {
         if self
             .lab
             .as_ref()
@@ -94,6 +86,7 @@ impl Bench {
                 kernel: shape.kernel.to_string(),
                 generation: shape.generation,
                 lanes: shape.lanes,
+                cmdline: shape.cmdline.to_string(),
                 root: Some(self.setup.root.clone()),
                 fabric: Some(self.setup.fabric.clone()),
                 ..Options::default()
@@ -118,7 +111,8 @@ impl Bench {
         self.lab.as_mut().map(|(_, lab)| lab)
     }
 
-    /// The scenario provokes error lines of our module that contain this.
+    /// The scenario provokes alarming lines of the kernel, or errors of our module, that contain
+    /// this.
     pub fn expect(&mut self, part: &'static str) {
         self.expected.push(part);
     }

@@ -64,6 +64,14 @@ pub fn lost_pings(output: &str) -> Result<Vec<u32>> {
     Ok((1..sent).filter(|n| !answered.contains(n)).collect())
 }
 
+/// Descriptors that the module took last where `asked` were too many, out of its line in the kernel
+/// log.
+pub fn ring_size_taken(log: &str, asked: u32) -> Option<u32> {
+    let words = format!("ring_size={asked} asked, ");
+    let (_, rest) = log.rsplit_once(&words)?;
+    rest.split_once(" taken")?.0.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +94,14 @@ mod tests {
         assert!(lost_pings(&lines(&[1, 2, 3, 4])).unwrap().is_empty());
         assert_eq!(lost_pings(&lines(&[1, 3, 4])).unwrap(), [2]);
         assert!(lost_pings("ping: connect: Network is unreachable\n").is_err());
+    }
+
+    #[test]
+    fn reads_ring_sizes() {
+        let log = "[1] tbrdma: ring_size=4096 asked, 1024 taken: memory is short\n\
+                   [2] tbrdma: ring_size=4096 asked, 512 taken: memory is short\n";
+        assert_eq!(ring_size_taken(log, 4096), Some(512));
+        assert_eq!(ring_size_taken(log, 2048), None);
     }
 
     #[test]

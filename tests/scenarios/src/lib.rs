@@ -8,12 +8,14 @@ mod bench;
 pub mod facts;
 mod loopback;
 mod loss;
+mod memory;
 mod own;
 mod perftest;
 mod pingpong;
 mod reload;
 pub mod stock;
 mod tbnet;
+mod topology;
 mod unplug;
 
 pub use bench::{Bench, Setup};
@@ -29,7 +31,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 10] = [
+pub const SCENARIOS: [Scenario; 13] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -53,6 +55,18 @@ pub const SCENARIOS: [Scenario; 10] = [
     Scenario {
         name: "fabric-tbnet",
         run: tbnet::run,
+    },
+    Scenario {
+        name: "lab-memory",
+        run: memory::run,
+    },
+    Scenario {
+        name: "lab-two-cables",
+        run: topology::two_cables,
+    },
+    Scenario {
+        name: "lab-ring",
+        run: topology::ring,
     },
     Scenario {
         name: "lab-exec",

@@ -1,6 +1,6 @@
 //! Stock ibv_devinfo and ibv_rc_pingpong over the cable, with nothing configured by hand.
 
-use crate::bench::wait_for_port;
+use crate::bench::{wait_for_port, Shape};
 use crate::{facts, stock, Bench};
 use anyhow::{ensure, Result};
 use std::time::Duration;
@@ -11,7 +11,11 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     // The slow and the fast cable first, so that the pair that others share stays.
     for (generation, lanes, gbps) in [(3, 1, 20.0), (4, 2, 80.0), (3, 2, 40.0)] {
-        let lab = bench.pair_with(generation, lanes)?;
+        let lab = bench.lab(Shape {
+            generation,
+            lanes,
+            ..Shape::PAIR
+        })?;
         wait_for_port(lab, "ACTIVE")?;
         let mut guids = Vec::new();
         for host in ["a", "b"] {
@@ -45,7 +49,10 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
 
 /// The same, shortly, with the older kernel.
 pub(crate) fn on_7_2(bench: &mut Bench) -> Result<()> {
-    let lab = bench.pair_on("7.2")?;
+    let lab = bench.lab(Shape {
+        kernel: "7.2",
+        ..Shape::PAIR
+    })?;
     ensure!(
         lab.kernel().starts_with("7.2."),
         "the kernel is {}",
@@ -57,7 +64,7 @@ pub(crate) fn on_7_2(bench: &mut Bench) -> Result<()> {
 }
 
 /// ibv_rc_pingpong that compares what it received.
-fn checked(lab: &Lab, server: &str, client: &str) -> Result<()> {
+pub(crate) fn checked(lab: &Lab, server: &str, client: &str) -> Result<()> {
     let program = "ibv_rc_pingpong -d tbrdma0 -g 0 -c -n 1000";
     let printed = stock::both(lab, program, server, client, LIMIT)?;
     for text in [&printed.client, &printed.server] {

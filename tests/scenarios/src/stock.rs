@@ -3,7 +3,10 @@
 
 use anyhow::Result;
 use std::time::Duration;
-use tbrdma_lab::Lab;
+use tbrdma_lab::{Lab, Running};
+
+/// Exit status of a program that ran longer than its limit.
+pub const TIMED_OUT: i32 = 124;
 
 /// What both ends of a run printed.
 pub struct Printed {
@@ -13,8 +16,35 @@ pub struct Printed {
     pub client: String,
 }
 
-/// Runs `program`, with all its options, on `server` and on `client`, which may be the same host.
-/// Each end may take as long as `limit`. An error has what the server said.
+/// Starts `program`, with all its options, on `server` and, once that listens, on `client`, which
+/// may be the same host. Each end may take as long as `limit`. Returns both, the server first.
+pub fn start(
+    lab: &Lab,
+    program: &str,
+    server: &str,
+    client: &str,
+    limit: Duration,
+) -> Result<(Running, Running)> {
+    let address = if server == client {
+        "127.0.0.1"
+    } else {
+        server
+    };
+    let listening = lab.start(server, program, limit)?;
+    // Both agree on their QPs by TCP at this port.
+    match lab.until(server, "ss -Hltn sport = 18515 | grep -q .", limit) {
+        Ok(_) => Ok((
+            listening,
+            lab.start(client, &format!("{program} {address}"), limit)?,
+        )),
+        Err(error) => {
+            let (_, said) = listening.outcome()?;
+            Err(error.context(format!("{program}, whose server on {server} said:\n{said}")))
+        }
+    }
+}
+
+/// Runs `program` at both ends as [`start`] does, to the end of both.
 pub fn both(
     lab: &Lab,
     program: &str,
@@ -22,17 +52,8 @@ pub fn both(
     client: &str,
     limit: Duration,
 ) -> Result<Printed> {
-    let address = if server == client {
-        "127.0.0.1"
-    } else {
-        server
-    };
-    // Both agree on their QPs by TCP at this port.
-    let listening = lab.start(server, program, limit)?;
-    let ran = lab
-        .until(server, "ss -Hltn sport = 18515 | grep -q .", limit)
-        .and_then(|_| lab.run_for(client, &format!("{program} {address}"), limit));
-    match ran {
+    let (listening, asking) = start(lab, program, server, client, limit)?;
+    match asking.finish() {
         Ok(printed) => Ok(Printed {
             server: listening.finish()?,
             client: printed,

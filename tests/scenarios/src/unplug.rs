@@ -1,7 +1,7 @@
 //! The cable is pulled under load, and put back.
 
 use crate::bench::wait_for_port;
-use crate::Bench;
+use crate::{stock, Bench};
 use anyhow::{ensure, Result};
 use std::time::{Duration, Instant};
 use tbrdma_lab::Lab;
@@ -11,11 +11,29 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let lab = bench.pair()?;
     wait_for_port(lab, "ACTIVE")?;
-    for _ in 0..2 {
-        pull_under_load(lab)?;
+    for pull in [pull_under_load, pull_under_perftest] {
+        pull(lab)?;
+        wait_for_port(lab, "DOWN")?;
         lab.fabric()?.plug(0)?;
         wait_for_port(lab, "ACTIVE")?;
         crate::loss::both(lab, "--mode send --size 4096 --count 200")?;
+    }
+    Ok(())
+}
+
+/// Stock ib_write_bw, in both directions, so that either end waits for completions.
+fn pull_under_perftest(lab: &Lab) -> Result<()> {
+    let program = "ib_write_bw -b -s 65536 -D 100 -F -d tbrdma0 -x 0";
+    let ends = stock::start(lab, program, "a", "b", LIMIT)?;
+    wait_for_traffic(lab)?;
+    lab.fabric()?.unplug(0)?;
+    for (host, running) in [("a", ends.0), ("b", ends.1)] {
+        let (status, printed) = running.outcome()?;
+        ensure!(
+            status.is_some_and(|status| status != 0 && status != stock::TIMED_OUT)
+                && printed.contains("Completion with error"),
+            "ib_write_bw on {host} was not told by a completion ({status:?}):\n{printed}"
+        );
     }
     Ok(())
 }
@@ -41,7 +59,7 @@ fn pull_under_load(lab: &Lab) -> Result<()> {
             "{host} got something else than a completion error:\n{printed}"
         );
     }
-    wait_for_port(lab, "DOWN")
+    Ok(())
 }
 
 /// Waits until a transfer that was just started has moved some thousand frames over the cable.

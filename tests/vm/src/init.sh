@@ -50,8 +50,9 @@ for unit in apt-daily.timer apt-daily-upgrade.timer dev-hugepages.mount dpkg-db-
 	systemd-update-utmp.service systemd-user-sessions.service; do
 	$b ln -sf /dev/null "/root/etc/systemd/system/$unit"
 done
-# An emulated router has no way to wake its host (PME), so it must not be put to sleep.
-echo 'ACTION=="add", SUBSYSTEM=="pci", ATTR{class}=="0x0c0340", ATTR{power/control}="on"' \
+# An emulated router has no way to wake its host (PME), so it must not be put to sleep. The driver allows
+# that when it probes, so this has to come after it: with "bind", not with "add".
+echo 'ACTION=="bind", SUBSYSTEM=="pci", ATTR{class}=="0x0c0340", ATTR{power/control}="on"' \
 	> /root/etc/udev/rules.d/99-lab.rules
 # eth0: the host, for control. eth1: the other guests, for what programs agree on beside the cable.
 $b ip link set lo up

@@ -205,7 +205,7 @@ impl Lab {
     }
 
     /// Fails if a guest's kernel, or our module, has complained since the last call. `expected`
-    /// are parts of our module's error lines that the test provokes.
+    /// are parts of lines that the test provokes.
     pub fn check(&mut self, expected: &[&str]) -> Result<()> {
         let mut complaints = Vec::new();
         for guest in &mut self.guests {
@@ -218,7 +218,7 @@ impl Lab {
             let bytes = fs::read(&guest.console)?;
             let log = String::from_utf8_lossy(bytes.get(guest.seen..).unwrap_or(&[])).into_owned();
             guest.seen = bytes.len();
-            for symptom in health::symptoms(&log) {
+            for symptom in health::symptoms(&log, expected) {
                 complaints.push(format!("kernel of {}:\n{symptom}", guest.name));
             }
             if !guest.process.is_alive() {

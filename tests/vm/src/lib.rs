@@ -26,5 +26,5 @@ mod ssh;
 mod state;
 
 pub use boot::Options;
-pub use lab::Lab;
+pub use lab::{Lab, Running};
 pub use ssh::quote;

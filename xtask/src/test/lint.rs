@@ -1,6 +1,7 @@
 //! Linters; what they find is a failure.
 
 use crate::build::{cargo, repository};
+use crate::package::{package, Options};
 use anyhow::{ensure, Context, Result};
 use std::path::PathBuf;
 use std::process::Command;
@@ -71,5 +72,15 @@ pub fn shellcheck() -> Result<()> {
     run(Command::new("shellcheck")
         .arg("--external-sources")
         .args(&scripts))
+    .map(drop)
+}
+
+/// lintian over the packages that `cargo xtask package` makes.
+pub fn lintian() -> Result<()> {
+    host_needs(&[("lintian", "lintian")])?;
+    let debs = package(&Options::new(repository()))?;
+    run(Command::new("lintian")
+        .args(["--fail-on", "error,warning", "--tag-display-limit", "0"])
+        .args(&debs))
     .map(drop)
 }

@@ -59,6 +59,7 @@ fn tests() -> Vec<Test> {
     tests.push(plain("provider-abi-sid", provider::sid));
     tests.push(plain("docs-version", docs::version));
     tests.push(plain("docs-parameters", docs::parameters));
+    tests.push(plain("lint-deb", lint::lintian));
     tests.push(plain("pkg-deb-install", packages::deb_install));
     for scenario in &tbrdma_scenarios::SCENARIOS {
         tests.push(Test {
