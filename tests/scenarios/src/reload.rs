@@ -4,14 +4,18 @@ use crate::bench::wait_for_port;
 use crate::{facts, Bench};
 use anyhow::{ensure, Context, Result};
 use std::time::Duration;
+use tbrdma_lab::Lab;
 
 const LIMIT: Duration = Duration::from_secs(180);
 /// Loads and unloads while another service uses the cable.
 const CYCLES: usize = 10;
+/// Loads and unloads of the whole Thunderbolt driver.
+const WHOLE_CYCLES: usize = 4;
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let lab = bench.pair()?;
     wait_for_port(lab, "ACTIVE")?;
+    whole_driver(lab)?;
     // With another user of thunderbolt.ko, or `modprobe -r` takes that away as well.
     crate::tbnet::configure(lab)?;
 
@@ -67,4 +71,19 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     crate::loss::both(lab, "--mode send --size 4096 --count 200")?;
     lab.run("b", "modprobe -r tbrdma && modprobe tbrdma")?;
     wait_for_port(lab, "ACTIVE")
+}
+
+/// The Thunderbolt driver itself goes and comes, as it does with `modprobe -r tbrdma` where nothing
+/// else uses it: the cable is found again and udev loads our module.
+fn whole_driver(lab: &Lab) -> Result<()> {
+    for host in ["a", "b"].into_iter().cycle().take(WHOLE_CYCLES) {
+        lab.run(
+            host,
+            "modprobe -r tbrdma; modprobe -r -q thunderbolt_net thunderbolt; \
+             test ! -e /sys/module/thunderbolt && modprobe thunderbolt",
+        )?;
+        wait_for_port(lab, "ACTIVE")
+            .with_context(|| format!("after thunderbolt.ko was loaded again on {host}"))?;
+    }
+    Ok(())
 }
