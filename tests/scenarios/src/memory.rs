@@ -16,6 +16,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         cmdline: CMDLINE,
         ..Shape::PAIR
     };
+    bench.lab(shape.clone())?;
     // The kernel says so for every mapping that it refuses.
     bench.expect("swiotlb buffer is full");
     let lab = bench.lab(shape)?;
