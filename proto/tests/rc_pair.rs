@@ -3,9 +3,10 @@
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use tbrdma_proto::frame::Header;
 use tbrdma_proto::rc::{
     AckEntry, Completion, Config, Delivery, Kind, NakCode, Next, Op, Placed, Requester, Responder,
-    RethExt, Segment, SendExt, Status, Step, Wqe, WqeFlags,
+    Segment, Status, Step, Syndrome, Wqe, WqeFlags,
 };
 
 /// Payload room of a frame; small, so that short messages have several frames.
@@ -18,9 +19,7 @@ const RECV: usize = 1024;
 #[derive(Clone, Debug)]
 enum Frame {
     Request {
-        kind: Kind,
-        imm: bool,
-        segment: Segment,
+        header: Header,
         ext: Vec<u8>,
         data: Vec<u8>,
     },
@@ -91,44 +90,15 @@ impl Node {
         };
         let slot = segment.msn as usize % SQ;
         let wqe = self.ring[slot];
-        let (kind, ext) = match wqe.op {
-            Op::Send | Op::SendImm => (
-                Kind::Send,
-                SendExt {
-                    total: wqe.len,
-                    imm: wqe.imm,
-                    sqpn: 1,
-                }
-                .emit()
-                .to_vec(),
-            ),
-            op => {
-                let kind = if op == Op::Read {
-                    Kind::Read
-                } else {
-                    Kind::Write
-                };
-                let ext = RethExt {
-                    raddr: wqe.raddr,
-                    rkey: wqe.rkey,
-                    total: wqe.len,
-                    imm: wqe.imm,
-                    sqpn: 1,
-                };
-                (kind, ext.emit().to_vec())
-            }
-        };
         let from = segment.offset as usize;
-        let data = match kind {
-            Kind::Read => Vec::new(),
+        let data = match wqe.op {
+            Op::Read => Vec::new(),
             _ => self.data[slot][from..from + segment.len as usize].to_vec(),
         };
         self.requester.sent(&self.ring, &segment);
         Some(Frame::Request {
-            kind,
-            imm: matches!(wqe.op, Op::SendImm | Op::WriteImm),
-            segment,
-            ext: if segment.first { ext } else { Vec::new() },
+            header: wqe.header(&segment, 1),
+            ext: wqe.extension(&segment, 1).bytes().to_vec(),
             data,
         })
     }
@@ -149,21 +119,15 @@ impl Node {
                     self.requester.read_placed(&mut self.ring, segment);
                 }
             }
-            Frame::Request {
-                kind,
-                imm,
-                segment,
-                ext,
-                data,
-            } => {
+            Frame::Request { header, ext, data } => {
                 if !self.ready {
-                    return segment.first.then_some(Frame::Ack(AckEntry {
+                    return header.first.then_some(Frame::Ack(AckEntry {
                         qpn: 1,
-                        msn: segment.msn,
-                        syndrome: tbrdma_proto::rc::Syndrome::NotReady,
+                        msn: header.msn,
+                        syndrome: Syndrome::NotReady,
                     }));
                 }
-                self.execute(*kind, *imm, segment, ext, data);
+                self.execute(header, ext, data);
             }
         }
         while let Some(done) = self.requester.complete(&self.ring) {
@@ -172,18 +136,8 @@ impl Node {
         None
     }
 
-    fn execute(&mut self, kind: Kind, imm: bool, segment: &Segment, ext: &[u8], data: &[u8]) {
-        let frame = Delivery {
-            kind,
-            msn: segment.msn,
-            offset: segment.offset,
-            len: data.len() as u32,
-            first: segment.first,
-            last: segment.last,
-            imm,
-            solicited: false,
-            ext,
-        };
+    fn execute(&mut self, header: &Header, ext: &[u8], data: &[u8]) {
+        let frame = Delivery::new(header, ext, data).expect("a request");
         match self.responder.on_frame(&frame, !self.receives.is_empty()) {
             Step::Drop | Step::Answer => return,
             Step::Receive { total, offset } => {

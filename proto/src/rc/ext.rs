@@ -1,5 +1,7 @@
 //! The extensions that follow the frame header of a message's first frame.
 
+use super::super::frame::EXT_MAX;
+
 /// Bytes of [`SendExt`] on the wire.
 pub const SEND_EXT_LEN: usize = 16;
 /// Bytes of [`RethExt`] on the wire.
@@ -11,6 +13,36 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?))
+}
+
+/// The extension of a frame, as bytes; empty unless the frame is the first of its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ext {
+    bytes: [u8; EXT_MAX],
+    len: usize,
+}
+
+impl Ext {
+    /// No extension.
+    pub const NONE: Self = Self {
+        bytes: [0; EXT_MAX],
+        len: 0,
+    };
+
+    /// `ext`, of which nothing beyond [`EXT_MAX`] is kept.
+    pub(super) fn of(ext: &[u8]) -> Self {
+        let mut own = Self::NONE;
+        for (to, from) in own.bytes.iter_mut().zip(ext) {
+            *to = *from;
+            own.len += 1;
+        }
+        own
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
 }
 
 /// First frame of a SEND.

@@ -20,13 +20,17 @@
 
 mod ack;
 mod ext;
+mod request;
 mod requester;
 mod responder;
+mod wqe;
 
 pub use ack::{AckEntries, AckEntry, NakCode, Syndrome, ACK_ENTRY_LEN};
-pub use ext::{first_sqpn, RethExt, SendExt, RETH_EXT_LEN, SEND_EXT_LEN};
-pub use requester::{Completion, Config, Next, Op, Requester, Segment, Status, Wqe, WqeFlags};
-pub use responder::{Delivery, Kind, Placed, ReadSegment, Responder, Step, MAX_READS};
+pub use ext::{first_sqpn, Ext, RethExt, SendExt, RETH_EXT_LEN, SEND_EXT_LEN};
+pub use request::{Delivery, Kind, Placed, Step};
+pub use requester::{Config, Next, Requester};
+pub use responder::{ReadSegment, Responder, MAX_READS};
+pub use wqe::{Completion, Op, Segment, Status, Wqe, WqeFlags};
 
 /// Largest message, bytes: 1 GiB, within the 2 GiB that IBTA allows (IBTA 1.7, 9.7.7).
 pub const MAX_MESSAGE: u32 = 1 << 30;

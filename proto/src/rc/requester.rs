@@ -1,104 +1,8 @@
 //! The requester: progress of a send queue.
 
 use super::ack::{AckEntry, NakCode, Syndrome};
-use super::ext::{RETH_EXT_LEN, SEND_EXT_LEN};
+use super::wqe::{Completion, Op, Segment, Status, Wqe};
 use super::{msn_before, rnr_timer_us};
-
-/// What a work queue entry asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Op {
-    /// SEND.
-    #[default]
-    Send,
-    /// SEND with immediate data.
-    SendImm,
-    /// RDMA WRITE.
-    Write,
-    /// RDMA WRITE with immediate data.
-    WriteImm,
-    /// RDMA READ.
-    Read,
-}
-
-/// Flags of a work queue entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WqeFlags {
-    /// A completion is wanted even on success.
-    pub signaled: bool,
-    /// The receiver's completion raises a solicited event.
-    pub solicited: bool,
-    /// Start only when all earlier READs are done (IBTA 1.7, 10.8.3.3).
-    pub fence: bool,
-}
-
-/// A work queue entry, as far as the wire is concerned.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Wqe {
-    /// Operation.
-    pub op: Op,
-    /// Flags.
-    pub flags: WqeFlags,
-    /// Message length, bytes; at most [`MAX_MESSAGE`](super::MAX_MESSAGE).
-    pub len: u32,
-    /// Remote address (WRITE, READ).
-    pub raddr: u64,
-    /// Remote key (WRITE, READ).
-    pub rkey: u32,
-    /// Immediate data, carried as it is.
-    pub imm: u32,
-    /// READ: bytes placed so far. Owned by [`Requester`].
-    received: u32,
-    /// READ: all bytes are placed. Owned by [`Requester`].
-    done: bool,
-}
-
-impl Wqe {
-    /// An entry that has not begun.
-    pub fn new(op: Op, flags: WqeFlags, len: u32, raddr: u64, rkey: u32, imm: u32) -> Self {
-        Self {
-            op,
-            flags,
-            len,
-            raddr,
-            rkey,
-            imm,
-            received: 0,
-            done: false,
-        }
-    }
-}
-
-/// How an entry ended; the names are those of `enum ib_wc_status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// Done.
-    Success,
-    /// A local key, range or permission does not allow the access.
-    LocalProtection,
-    /// The message does not fit the receive.
-    LocalLength,
-    /// The responder found the request malformed or not allowed.
-    RemoteInvalidRequest,
-    /// The responder's memory does not allow the access.
-    RemoteAccess,
-    /// The responder failed by itself.
-    RemoteOperational,
-    /// The peer, or its QP, does not answer.
-    RetryExceeded,
-    /// The responder had no receive posted, too many times.
-    RnrRetryExceeded,
-    /// The QP was in the error state.
-    Flushed,
-}
-
-/// One entry that ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// Message number, which is the entry's index.
-    pub msn: u32,
-    /// How it ended.
-    pub status: Status,
-}
 
 /// Limits that the QP's attributes set.
 #[derive(Clone, Copy, Debug)]
@@ -109,21 +13,6 @@ pub struct Config {
     pub rnr_retry: u8,
     /// How long the peer's QP may stay unable to receive, microseconds; `None` means for ever.
     pub not_ready_limit_us: Option<u64>,
-}
-
-/// One frame of a message, to be filled by the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Message number.
-    pub msn: u32,
-    /// Where the payload begins in the message, bytes.
-    pub offset: u32,
-    /// Payload bytes in this frame; 0 for a READ request.
-    pub len: u32,
-    /// First frame of the message: carries the extension.
-    pub first: bool,
-    /// Last frame of the message.
-    pub last: bool,
 }
 
 /// What the send queue wants to do.
@@ -237,11 +126,7 @@ impl Requester {
         {
             return Next::Idle;
         }
-        let ext = match (first, wqe.op) {
-            (false, _) => 0,
-            (true, Op::Send | Op::SendImm) => SEND_EXT_LEN,
-            (true, Op::Write | Op::WriteImm | Op::Read) => RETH_EXT_LEN,
-        };
+        let ext = if first { wqe.extension_len() } else { 0 };
         let room = room.saturating_sub(ext as u32);
         let left = if read {
             0

@@ -1,0 +1,132 @@
+//! Requests as the responder sees them.
+
+use super::super::frame::{Header, Opcode};
+
+/// A frame of a request, as it came from the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivery<'a> {
+    /// What the frame belongs to.
+    pub kind: Kind,
+    /// Message number.
+    pub msn: u32,
+    /// Offset of the payload in the message, bytes.
+    pub offset: u32,
+    /// Payload bytes.
+    pub len: u32,
+    /// First frame of the message.
+    pub first: bool,
+    /// Last frame of the message.
+    pub last: bool,
+    /// The message carries immediate data.
+    pub imm: bool,
+    /// The message asks for a solicited event.
+    pub solicited: bool,
+    /// Extension of the frame.
+    pub ext: &'a [u8],
+}
+
+impl<'a> Delivery<'a> {
+    /// The frame with this header, extension and payload; `None` if it belongs to no request.
+    pub fn new(header: &Header, ext: &'a [u8], payload: &[u8]) -> Option<Self> {
+        Some(Self {
+            kind: Kind::of(header.opcode)?,
+            msn: header.msn,
+            offset: header.offset,
+            len: u32::try_from(payload.len()).ok()?,
+            first: header.first,
+            last: header.last,
+            imm: header.imm,
+            solicited: header.solicited,
+            ext,
+        })
+    }
+}
+
+/// Kinds of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SEND, with or without immediate data.
+    Send,
+    /// RDMA WRITE, with or without immediate data.
+    Write,
+    /// RDMA READ request.
+    Read,
+}
+
+impl Kind {
+    /// The kind of request that a frame belongs to; `None` if to none.
+    pub const fn of(opcode: Opcode) -> Option<Self> {
+        match opcode {
+            Opcode::Send => Some(Self::Send),
+            Opcode::Write => Some(Self::Write),
+            Opcode::ReadReq => Some(Self::Read),
+            _ => None,
+        }
+    }
+
+    /// The opcode of its frames.
+    pub const fn opcode(self) -> Opcode {
+        match self {
+            Self::Send => Opcode::Send,
+            Self::Write => Opcode::Write,
+            Self::Read => Opcode::ReadReq,
+        }
+    }
+}
+
+/// What to do with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: a duplicate, or part of a message that will come again.
+    Drop,
+    /// Something has to be told to the requester: see [`Responder::take_ack`](super::Responder::take_ack).
+    Answer,
+    /// Put the payload into the receive at the head of the queue, then call
+    /// [`Responder::placed`](super::Responder::placed); on a bad receive call [`Responder::refuse`](super::Responder::refuse).
+    Receive {
+        /// Length of the whole message, bytes.
+        total: u32,
+        /// Where the payload goes in the message, bytes.
+        offset: u32,
+    },
+    /// Put the payload at this remote address, then call [`Responder::placed`](super::Responder::placed); if the memory
+    /// does not allow it call [`Responder::refuse`](super::Responder::refuse).
+    Write {
+        /// Address of the payload's first byte.
+        addr: u64,
+        /// Key given by the requester.
+        rkey: u32,
+        /// Range that the whole message covers; to be checked on the first frame.
+        whole: Option<(u64, u32)>,
+    },
+    /// A READ was accepted; its responses come out of [`Responder::next_read`](super::Responder::next_read). The caller checks
+    /// key and range now, and calls [`Responder::refuse_read`](super::Responder::refuse_read) if they do not allow it.
+    Read {
+        /// Address of the first byte.
+        addr: u64,
+        /// Key given by the requester.
+        rkey: u32,
+        /// Bytes.
+        total: u32,
+    },
+}
+
+/// What the placing of a frame led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// The message goes on.
+    More,
+    /// A message without a receive ended (RDMA WRITE).
+    Silent,
+    /// A message ended that consumes the receive at the head of the queue.
+    Receive {
+        /// Length of the message, bytes.
+        total: u32,
+        /// Immediate data, if it carries any.
+        imm: Option<u32>,
+        /// It was an RDMA WRITE with immediate data, not a SEND.
+        write: bool,
+        /// A solicited event is asked for.
+        solicited: bool,
+    },
+}

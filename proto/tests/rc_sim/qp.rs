@@ -1,0 +1,283 @@
+//! One end of a connection, driven as the kernel module does it.
+
+use super::plan::{initial_memory, takes_receive, Message, Received, KEY, RECEIVE};
+use super::sim::{Frame, Upper};
+use std::collections::VecDeque;
+use tbrdma_proto::frame::{Header, Opcode};
+use tbrdma_proto::rc::{
+    AckEntries, AckEntry, Completion, Config, Delivery, NakCode, Next, Op, Placed, Requester,
+    Responder, Segment, Status, Step, Syndrome, Wqe, WqeFlags, ACK_ENTRY_LEN,
+};
+
+/// Payload room of a frame; small, so that short messages have several frames.
+const ROOM: u32 = 64;
+const SQ: usize = 16;
+
+/// One end: a requester with its sends, and a responder with its memory and receives.
+pub struct Qp {
+    requester: Requester,
+    ring: Vec<Wqe>,
+    /// Data of each entry: what is sent, or where a READ lands.
+    data: Vec<Vec<u8>>,
+    pub plan: Vec<Message>,
+    posted: usize,
+    pub completions: Vec<Completion>,
+    /// What each READ brought, by message number.
+    pub read: Vec<(u32, Vec<u8>)>,
+    pub responder: Responder,
+    pub memory: Vec<u8>,
+    receives: VecDeque<Vec<u8>>,
+    pub received: Vec<Received>,
+    /// Messages of the other end that consume a receive.
+    pub to_receive: usize,
+    /// A receive is posted this often, microseconds.
+    receive_pause: u64,
+    next_receive: u64,
+    wait_until: Option<u64>,
+    /// Until then this end cannot receive: its QP is being set up.
+    ready_at: u64,
+    not_ready: Option<AckEntry>,
+}
+
+impl Qp {
+    pub fn new(plan: Vec<Message>, other: &[Message], receive_pause: u64, ready_at: u64) -> Self {
+        let config = Config {
+            max_reads: 2,
+            rnr_retry: 7,
+            not_ready_limit_us: None,
+        };
+        Self {
+            requester: Requester::new(config),
+            ring: vec![Wqe::default(); SQ],
+            data: vec![Vec::new(); SQ],
+            plan,
+            posted: 0,
+            completions: Vec::new(),
+            read: Vec::new(),
+            responder: Responder::new(4, 1),
+            memory: initial_memory(),
+            receives: VecDeque::new(),
+            received: Vec::new(),
+            to_receive: other.iter().filter(|m| takes_receive(m.op)).count(),
+            receive_pause,
+            next_receive: receive_pause,
+            wait_until: None,
+            ready_at,
+            not_ready: None,
+        }
+    }
+
+    /// Time has passed: receives are posted, and sends.
+    fn tick(&mut self, now: u64) {
+        while self.next_receive <= now {
+            self.receives.push_back(vec![0; RECEIVE]);
+            self.next_receive += self.receive_pause;
+        }
+        while let Some(message) = self.plan.get(self.posted) {
+            let flags = WqeFlags {
+                signaled: true,
+                solicited: false,
+                fence: message.fence,
+            };
+            let wqe = Wqe::new(
+                message.op,
+                flags,
+                message.data.len() as u32,
+                message.addr,
+                message.key,
+                self.posted as u32,
+            );
+            let Some(slot) = self.requester.post(&mut self.ring, wqe) else {
+                break;
+            };
+            self.data[slot] = match message.op {
+                Op::Read => vec![0; message.data.len()],
+                _ => message.data.clone(),
+            };
+            self.posted += 1;
+        }
+    }
+
+    /// Takes completions, which makes room for more sends.
+    fn advance(&mut self, now: u64) {
+        loop {
+            self.tick(now);
+            let before = self.completions.len();
+            self.complete();
+            if self.completions.len() == before {
+                break;
+            }
+        }
+    }
+
+    fn complete(&mut self) {
+        while let Some(done) = self.requester.complete(&self.ring) {
+            let slot = done.msn as usize % SQ;
+            if self.ring[slot].op == Op::Read && done.status == Status::Success {
+                self.read.push((done.msn, self.data[slot].clone()));
+            }
+            self.completions.push(done);
+        }
+    }
+
+    fn request(&mut self, segment: &Segment) -> Frame {
+        let slot = segment.msn as usize % SQ;
+        let wqe = self.ring[slot];
+        let from = segment.offset as usize;
+        Frame {
+            header: wqe.header(segment, 1),
+            ext: wqe.extension(segment, 1).bytes().to_vec(),
+            payload: match wqe.op {
+                Op::Read => Vec::new(),
+                _ => self.data[slot][from..from + segment.len as usize].to_vec(),
+            },
+        }
+    }
+
+    fn execute(&mut self, frame: &Frame, now: u64) {
+        let header = &frame.header;
+        if now < self.ready_at {
+            if header.first {
+                self.not_ready = Some(AckEntry {
+                    qpn: 1,
+                    msn: header.msn,
+                    syndrome: Syndrome::NotReady,
+                });
+            }
+            return;
+        }
+        let payload = &frame.payload;
+        let delivery = Delivery::new(header, &frame.ext, payload).expect("a request");
+        match self
+            .responder
+            .on_frame(&delivery, !self.receives.is_empty())
+        {
+            Step::Drop | Step::Answer => return,
+            Step::Receive { total, offset } => {
+                let buffer = &mut self.receives[0];
+                assert!(total as usize <= buffer.len());
+                let at = offset as usize;
+                buffer[at..at + payload.len()].copy_from_slice(payload);
+            }
+            Step::Write { addr, rkey, .. } => {
+                if rkey != KEY {
+                    self.responder.refuse(NakCode::RemoteAccess);
+                    return;
+                }
+                let at = addr as usize;
+                self.memory[at..at + payload.len()].copy_from_slice(payload);
+            }
+            Step::Read { rkey, .. } => {
+                if rkey != KEY {
+                    self.responder.refuse_read(NakCode::RemoteAccess);
+                }
+                return;
+            }
+        }
+        if let Placed::Receive {
+            total, imm, write, ..
+        } = self.responder.placed(&delivery)
+        {
+            let mut buffer = self.receives.pop_front().expect("a receive was claimed");
+            buffer.truncate(if write { 0 } else { total as usize });
+            self.received.push((buffer, imm));
+        }
+    }
+}
+
+fn ack_frame(entry: &AckEntry) -> Frame {
+    Frame {
+        header: Header {
+            opcode: Opcode::QpAck,
+            ..Header::default()
+        },
+        ext: Vec::new(),
+        payload: entry.emit().to_vec(),
+    }
+}
+
+impl Upper for Qp {
+    fn deliver(&mut self, frame: Frame, now: u64) {
+        self.tick(now);
+        match frame.header.opcode {
+            Opcode::QpAck => {
+                assert_eq!(frame.payload.len() % ACK_ENTRY_LEN, 0);
+                for entry in AckEntries::new(&frame.payload) {
+                    assert!(
+                        self.requester.on_ack(&mut self.ring, &entry, now),
+                        "{entry:?}"
+                    );
+                    self.wait_until = None;
+                }
+            }
+            Opcode::ReadResp => {
+                let header = &frame.header;
+                let segment = Segment {
+                    msn: header.msn,
+                    offset: header.offset,
+                    len: frame.payload.len() as u32,
+                    first: header.first,
+                    last: header.last,
+                };
+                if let Some(slot) = self.requester.read_slot(&self.ring, &segment) {
+                    let at = segment.offset as usize;
+                    self.data[slot][at..at + frame.payload.len()].copy_from_slice(&frame.payload);
+                    self.requester.read_placed(&mut self.ring, &segment);
+                }
+            }
+            _ => self.execute(&frame, now),
+        }
+        self.advance(now);
+    }
+
+    fn want_send(&mut self, now: u64) -> Option<Frame> {
+        self.advance(now);
+        if let Some(entry) = self.not_ready.take() {
+            return Some(ack_frame(&entry));
+        }
+        if let Some(read) = self.responder.next_read(ROOM) {
+            let at = read.addr as usize;
+            let payload = self.memory[at..at + read.len as usize].to_vec();
+            self.responder.read_sent(&read);
+            return Some(Frame {
+                header: Header {
+                    opcode: Opcode::ReadResp,
+                    first: read.offset == 0,
+                    last: read.last,
+                    dqpn: 1,
+                    msn: read.msn,
+                    offset: read.offset,
+                    ..Header::default()
+                },
+                ext: Vec::new(),
+                payload,
+            });
+        }
+        if let Some(entry) = self.responder.take_ack(1) {
+            return Some(ack_frame(&entry));
+        }
+        self.wait_until = None;
+        match self.requester.next(&self.ring, now, ROOM) {
+            Next::Frame(segment) => {
+                let frame = self.request(&segment);
+                self.requester.sent(&self.ring, &segment);
+                Some(frame)
+            }
+            Next::Until(at) => {
+                self.wait_until = Some(at);
+                None
+            }
+            Next::Idle => None,
+        }
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        self.wait_until
+    }
+
+    fn is_done(&self) -> bool {
+        self.completions.len() == self.plan.len()
+            && self.received.len() == self.to_receive
+            && !self.responder.owes_ack()
+    }
+}
