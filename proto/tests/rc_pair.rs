@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use tbrdma_proto::frame::Header;
 use tbrdma_proto::rc::{
     AckEntry, Completion, Config, Delivery, Kind, NakCode, Next, Op, Placed, Requester, Responder,
-    Segment, Status, Step, Syndrome, Wqe, WqeFlags,
+    RethExt, Segment, SendExt, Status, Step, Syndrome, Wqe, WqeFlags,
 };
 
 /// Payload room of a frame; small, so that short messages have several frames.
@@ -41,7 +41,8 @@ struct Node {
     memory: Vec<u8>,
     ready: bool,
     receives: VecDeque<Vec<u8>>,
-    received: Vec<(Vec<u8>, Option<u32>)>,
+    /// Data, immediate data and invalidated key.
+    received: Vec<(Vec<u8>, Option<u32>, Option<u32>)>,
 }
 
 impl Node {
@@ -162,12 +163,16 @@ impl Node {
             }
         }
         if let Placed::Receive {
-            total, imm, write, ..
+            total,
+            imm,
+            inv,
+            write,
+            ..
         } = self.responder.placed(&frame)
         {
             let mut buffer = self.receives.pop_front().expect("a receive was claimed");
             buffer.truncate(if write { 0 } else { total as usize });
-            self.received.push((buffer, imm));
+            self.received.push((buffer, imm, inv));
         }
     }
 }
@@ -187,6 +192,7 @@ fn message() -> impl Strategy<Value = Message> {
     let op = prop_oneof![
         Just(Op::Send),
         Just(Op::SendImm),
+        Just(Op::SendInv),
         Just(Op::Write),
         Just(Op::WriteImm),
         Just(Op::Read)
@@ -305,12 +311,13 @@ proptest! {
         for (number, message) in messages.iter().enumerate() {
             let range = message.addr as usize..message.addr as usize + message.data.len();
             match message.op {
-                Op::Send => expected.push((message.data.clone(), None)),
-                Op::SendImm => expected.push((message.data.clone(), Some(number as u32))),
+                Op::Send => expected.push((message.data.clone(), None, None)),
+                Op::SendImm => expected.push((message.data.clone(), Some(number as u32), None)),
+                Op::SendInv => expected.push((message.data.clone(), None, Some(number as u32))),
                 Op::Write => model[range].copy_from_slice(&message.data),
                 Op::WriteImm => {
                     model[range].copy_from_slice(&message.data);
-                    expected.push((Vec::new(), Some(number as u32)));
+                    expected.push((Vec::new(), Some(number as u32), None));
                 }
                 Op::Read => {}
             }
@@ -397,14 +404,14 @@ proptest! {
     #[test]
     fn prop_hostile_frames_do_no_harm(
         frames in prop::collection::vec(
-            (0..3u8, any::<u32>(), any::<u32>(), any::<u16>(), any::<(bool, bool, bool)>(),
+            (0..3u8, any::<u32>(), any::<u32>(), any::<u16>(), any::<(bool, bool, bool, bool)>(),
              prop::collection::vec(any::<u8>(), 0..40)),
             0..60,
         ),
         acks in prop::collection::vec((any::<u32>(), 0..4u8, any::<u8>()), 0..60),
     ) {
         let mut responder = Responder::new(4, 1);
-        for (kind, msn, offset, len, (first, last, imm), ext) in &frames {
+        for (kind, msn, offset, len, (first, last, imm, inv), ext) in &frames {
             let kind = [Kind::Send, Kind::Write, Kind::Read][usize::from(*kind)];
             let frame = Delivery {
                 kind,
@@ -414,6 +421,7 @@ proptest! {
                 first: *first,
                 last: *last,
                 imm: *imm,
+                inv: *inv,
                 solicited: false,
                 ext,
             };
@@ -510,4 +518,89 @@ fn unit_rnr_timer_table_is_ibta_table_46() {
     assert_eq!(rnr_timer_us(1), 10);
     assert_eq!(rnr_timer_us(12), 640);
     assert_eq!(rnr_timer_us(31), 491_520);
+}
+
+/// The only frame of a SEND of no bytes, whose extension says `key`.
+fn send_of_nothing(imm: bool, inv: bool, ext: &[u8]) -> Delivery<'_> {
+    Delivery {
+        kind: Kind::Send,
+        msn: 0,
+        offset: 0,
+        len: 0,
+        first: true,
+        last: true,
+        imm,
+        inv,
+        solicited: false,
+        ext,
+    }
+}
+
+#[test]
+fn unit_a_key_to_invalidate_is_told_before_the_message_ends() {
+    let wqe = Wqe::new(Op::SendInv, WqeFlags::default(), 0, 0, 0, 99);
+    let mut requester = Requester::new(config());
+    let mut ring = [Wqe::default(); 2];
+    assert!(requester.post(&mut ring, wqe).is_some());
+    let Next::Frame(segment) = requester.next(&ring, 0, ROOM) else {
+        panic!("something to send");
+    };
+    let header = ring[0].header(&segment, 1);
+    assert!(header.inv && !header.imm);
+    let ext = ring[0].extension(&segment, 1);
+    let frame = Delivery::new(&header, ext.bytes(), &[]).expect("a request");
+    let mut responder = Responder::new(4, 1);
+    let step = responder.on_frame(&frame, true);
+    assert_eq!(
+        step,
+        Step::Receive {
+            total: 0,
+            offset: 0
+        }
+    );
+    assert_eq!(responder.invalidates(&frame), Some(99));
+    let placed = Placed::Receive {
+        total: 0,
+        imm: None,
+        inv: Some(99),
+        write: false,
+        solicited: false,
+    };
+    assert_eq!(responder.placed(&frame), placed);
+    assert_eq!(responder.invalidates(&frame), None);
+}
+
+#[test]
+fn unit_immediate_data_and_a_key_to_invalidate_exclude_each_other() {
+    let ext = SendExt {
+        total: 0,
+        imm: 99,
+        sqpn: 1,
+    }
+    .emit();
+    for (imm, inv) in [(true, false), (false, true), (true, true)] {
+        let mut responder = Responder::new(4, 1);
+        let step = responder.on_frame(&send_of_nothing(imm, inv, &ext), true);
+        assert_eq!(step == Step::Answer, imm && inv);
+        assert_eq!(responder.is_dead(), imm && inv);
+    }
+    // Only a SEND invalidates.
+    let ext = RethExt {
+        raddr: 0,
+        rkey: 1,
+        total: 0,
+        imm: 99,
+        sqpn: 1,
+    }
+    .emit();
+    for kind in [Kind::Write, Kind::Read] {
+        let mut responder = Responder::new(4, 1);
+        let frame = Delivery {
+            kind,
+            ..send_of_nothing(false, true, &ext)
+        };
+        assert_eq!(responder.on_frame(&frame, true), Step::Answer);
+        let entry = responder.take_ack(1).expect("a refusal");
+        assert_eq!(entry.syndrome, Syndrome::Nak(NakCode::InvalidRequest));
+    }
 }

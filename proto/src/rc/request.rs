@@ -19,6 +19,8 @@ pub struct Delivery<'a> {
     pub last: bool,
     /// The message carries immediate data.
     pub imm: bool,
+    /// The message invalidates a key.
+    pub inv: bool,
     /// The message asks for a solicited event.
     pub solicited: bool,
     /// Extension of the frame.
@@ -36,6 +38,7 @@ impl<'a> Delivery<'a> {
             first: header.first,
             last: header.last,
             imm: header.imm,
+            inv: header.inv,
             solicited: header.solicited,
             ext,
         })
@@ -124,6 +127,9 @@ pub enum Placed {
         total: u32,
         /// Immediate data, if it carries any.
         imm: Option<u32>,
+        /// The key that the message asked to invalidate, if it did. See
+        /// [`Responder::invalidates`](super::Responder::invalidates).
+        inv: Option<u32>,
         /// It was an RDMA WRITE with immediate data, not a SEND.
         write: bool,
         /// A solicited event is asked for.

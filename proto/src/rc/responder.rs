@@ -42,6 +42,7 @@ struct Current {
     addr: u64,
     rkey: u32,
     imm: Option<u32>,
+    inv: Option<u32>,
     solicited: bool,
 }
 
@@ -65,6 +66,16 @@ pub struct Responder {
     reads: [Read; MAX_READS],
     read_head: u8,
     read_count: u8,
+}
+
+/// The flags make sense together: immediate data and a key to invalidate share one field, only a
+/// SEND invalidates, and a READ carries neither.
+const fn flags_fit(frame: &Delivery<'_>) -> bool {
+    match frame.kind {
+        Kind::Send => !(frame.imm && frame.inv),
+        Kind::Write => !frame.inv,
+        Kind::Read => !frame.imm && !frame.inv,
+    }
 }
 
 impl Responder {
@@ -127,6 +138,7 @@ impl Responder {
             && frame.offset == current.placed
             && frame.len > 0
             && frame.ext.is_empty()
+            && flags_fit(frame)
             && end.is_some_and(|end| end <= current.total && frame.last == (end == current.total));
         if !fits {
             return self.refuse(NakCode::InvalidRequest);
@@ -162,7 +174,7 @@ impl Responder {
             && frame.last == whole_frame
             && (frame.len > 0 || whole_frame)
             && !(frame.kind == Kind::Read && frame.len > 0);
-        if !lengths_fit || addr.checked_add(u64::from(total)).is_none() {
+        if !lengths_fit || !flags_fit(frame) || addr.checked_add(u64::from(total)).is_none() {
             return self.refuse(NakCode::InvalidRequest);
         }
         if frame.kind == Kind::Read {
@@ -182,6 +194,7 @@ impl Responder {
             addr,
             rkey,
             imm: frame.imm.then_some(imm),
+            inv: frame.inv.then_some(imm),
             solicited: frame.solicited,
         });
         match frame.kind {
@@ -216,6 +229,13 @@ impl Responder {
         Step::Read { addr, rkey, total }
     }
 
+    /// The key that the message under way asks to invalidate, told with its last frame: after the
+    /// payload is in its place and before [`placed`](Self::placed), the caller invalidates it, and
+    /// calls [`refuse`](Self::refuse) if that is not allowed.
+    pub fn invalidates(&self, frame: &Delivery<'_>) -> Option<u32> {
+        self.current.filter(|_| frame.last)?.inv
+    }
+
     /// The payload of the frame that [`on_frame`](Self::on_frame) accepted is in its place.
     pub fn placed(&mut self, frame: &Delivery<'_>) -> Placed {
         let Some(current) = &mut self.current else {
@@ -235,6 +255,7 @@ impl Responder {
         Placed::Receive {
             total: done.total,
             imm: done.imm,
+            inv: done.inv,
             write: done.kind == Kind::Write,
             solicited: done.solicited,
         }

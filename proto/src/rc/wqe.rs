@@ -12,6 +12,8 @@ pub enum Op {
     Send,
     /// SEND with immediate data.
     SendImm,
+    /// SEND that invalidates a key of the responder's memory (IBTA 1.7, 9.4.1).
+    SendInv,
     /// RDMA WRITE.
     Write,
     /// RDMA WRITE with immediate data.
@@ -24,7 +26,7 @@ impl Op {
     /// The kind of request that goes over the wire.
     pub const fn kind(self) -> Kind {
         match self {
-            Self::Send | Self::SendImm => Kind::Send,
+            Self::Send | Self::SendImm | Self::SendInv => Kind::Send,
             Self::Write | Self::WriteImm => Kind::Write,
             Self::Read => Kind::Read,
         }
@@ -60,7 +62,7 @@ pub struct Wqe {
     pub raddr: u64,
     /// Remote key (WRITE, READ).
     pub rkey: u32,
-    /// Immediate data, carried as it is.
+    /// Immediate data, carried as it is; of [`Op::SendInv`] the key to invalidate.
     pub imm: u32,
     /// READ: bytes placed so far. Owned by [`Requester`](super::Requester).
     pub(super) received: u32,
@@ -91,6 +93,7 @@ impl Wqe {
             last: segment.last,
             solicited: self.flags.solicited,
             imm: self.op.has_imm(),
+            inv: matches!(self.op, Op::SendInv),
             dqpn,
             msn: segment.msn,
             offset: segment.offset,

@@ -354,6 +354,7 @@ fn request(responder: &mut Responder, range: &mut Option<(u64, u64)>, bytes: &mu
         first,
         last: flags & 4 != 0,
         imm: flags & 8 != 0,
+        inv: flags & 128 != 0,
         solicited: flags & 16 != 0,
         ext: &ext,
     };

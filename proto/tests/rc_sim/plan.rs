@@ -9,6 +9,15 @@ pub const MEMORY: usize = 4096;
 const READABLE: usize = MEMORY / 2;
 pub const KEY: u32 = 77;
 
+const OPS: [Op; 6] = [
+    Op::Send,
+    Op::SendImm,
+    Op::SendInv,
+    Op::Write,
+    Op::WriteImm,
+    Op::Read,
+];
+
 /// What one message does.
 #[derive(Clone, Debug)]
 pub struct Message {
@@ -24,8 +33,7 @@ pub fn messages(seed: u64, count: usize) -> Vec<Message> {
     let mut chance = Chance::new(seed);
     (0..count)
         .map(|_| {
-            let op = [Op::Send, Op::SendImm, Op::Write, Op::WriteImm, Op::Read]
-                [chance.below(5) as usize];
+            let op = OPS[chance.below(OPS.len() as u32) as usize];
             let len = match chance.below(4) {
                 0 => 0,
                 1 => chance.below(20),
@@ -47,8 +55,13 @@ pub fn takes_receive(op: Op) -> bool {
     !matches!(op, Op::Write | Op::Read)
 }
 
-/// A message that used up a receive, and its immediate data.
-pub type Received = (Vec<u8>, Option<u32>);
+/// A message that used up a receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub data: Vec<u8>,
+    pub imm: Option<u32>,
+    pub inv: Option<u32>,
+}
 
 /// What the responder has to end with: its memory, and what it received.
 pub fn model(plan: &[Message]) -> (Vec<u8>, Vec<Received>) {
@@ -56,16 +69,19 @@ pub fn model(plan: &[Message]) -> (Vec<u8>, Vec<Received>) {
     let mut received = Vec::new();
     for (number, message) in plan.iter().enumerate() {
         let range = message.addr as usize..message.addr as usize + message.data.len();
-        let imm = Some(number as u32);
-        match message.op {
-            Op::Send => received.push((message.data.clone(), None)),
-            Op::SendImm => received.push((message.data.clone(), imm)),
-            Op::Write => memory[range].copy_from_slice(&message.data),
-            Op::WriteImm => {
-                memory[range].copy_from_slice(&message.data);
-                received.push((Vec::new(), imm));
-            }
-            Op::Read => {}
+        if matches!(message.op, Op::Write | Op::WriteImm) {
+            memory[range].copy_from_slice(&message.data);
+        }
+        if takes_receive(message.op) {
+            let number = Some(number as u32);
+            received.push(Received {
+                data: match message.op {
+                    Op::WriteImm => Vec::new(),
+                    _ => message.data.clone(),
+                },
+                imm: number.filter(|_| matches!(message.op, Op::SendImm | Op::WriteImm)),
+                inv: number.filter(|_| message.op == Op::SendInv),
+            });
         }
     }
     (memory, received)

@@ -174,13 +174,23 @@ impl Qp {
                 return;
             }
         }
+        let invalidates = self.responder.invalidates(&delivery);
         if let Placed::Receive {
-            total, imm, write, ..
+            total,
+            imm,
+            inv,
+            write,
+            ..
         } = self.responder.placed(&delivery)
         {
+            assert_eq!(invalidates, inv);
             let mut buffer = self.receives.pop_front().expect("a receive was claimed");
             buffer.truncate(if write { 0 } else { total as usize });
-            self.received.push((buffer, imm));
+            self.received.push(Received {
+                data: buffer,
+                imm,
+                inv,
+            });
         }
     }
 }
