@@ -108,10 +108,7 @@ impl Node {
     fn take(&mut self, frame: &Frame, now: u64) -> Option<Frame> {
         match frame {
             Frame::Ack(entry) => {
-                assert!(
-                    self.requester.on_ack(&mut self.ring, entry, now),
-                    "{entry:?}"
-                );
+                assert!(self.requester.on_ack(&self.ring, entry, now), "{entry:?}");
             }
             Frame::Response { segment, data } => {
                 if let Some(slot) = self.requester.read_slot(&self.ring, segment) {
@@ -453,7 +450,7 @@ proptest! {
             bytes[8] = *kind;
             bytes[9] = *detail;
             if let Some(entry) = AckEntry::parse(&bytes) {
-                node.requester.on_ack(&mut node.ring, &entry, 0);
+                node.requester.on_ack(&node.ring, &entry, 0);
             }
         }
         let ok = std::iter::from_fn(|| node.requester.complete(&node.ring))

@@ -54,8 +54,13 @@ pub struct Requester {
     rnr_left: u8,
     not_ready_since: Option<u64>,
     not_ready_pause_us: u64,
+    /// The responder has executed something, so its QP is ready.
+    heard: bool,
+    /// The oldest entry that failed, and how. What comes before it goes on.
     failed: Option<(u32, Status)>,
     flushing: bool,
+    /// An entry ended badly: from then on all do (IBTA 1.7, 10.3.1).
+    broken: bool,
 }
 
 fn slot(ring: &[Wqe], msn: u32) -> usize {
@@ -78,8 +83,10 @@ impl Requester {
             rnr_left: config.rnr_retry,
             not_ready_since: None,
             not_ready_pause_us: NOT_READY_MIN_US,
+            heard: false,
             failed: None,
             flushing: false,
+            broken: false,
         }
     }
 
@@ -107,7 +114,7 @@ impl Requester {
 
     /// The next frame to send. `room` is what a frame without an extension can carry, bytes.
     pub fn next(&mut self, ring: &[Wqe], now_us: u64, room: u32) -> Next {
-        if self.failed.is_some() || self.flushing || self.next == self.tail {
+        if self.flushing || self.next == self.tail || self.is_failed(self.next) {
             return Next::Idle;
         }
         if let Some(until) = self.wait_until {
@@ -170,59 +177,43 @@ impl Requester {
     }
 
     /// News from the responder. `false`: it contradicts what was sent and was not acted on.
-    pub fn on_ack(&mut self, ring: &mut [Wqe], entry: &AckEntry, now_us: u64) -> bool {
-        if self.flushing || self.failed.is_some() {
+    pub fn on_ack(&mut self, ring: &[Wqe], entry: &AckEntry, now_us: u64) -> bool {
+        if self.flushing {
             return true;
         }
         let msn = entry.msn;
-        let in_flight = |end: u32| !msn_before(msn, self.acked) && msn_before(msn, end);
         match entry.syndrome {
             Syndrome::Ack => {
-                if msn_before(msn, self.acked) {
-                    return true;
-                }
                 if msn_before(self.sent_end, msn) {
                     return false;
                 }
                 self.advance(ring, msn);
             }
             Syndrome::Rnr(timer) => {
-                if !in_flight(self.sent_end) {
+                let sent = !msn_before(msn, self.acked) && msn_before(msn, self.sent_end);
+                let possible = ring
+                    .get(slot(ring, msn))
+                    .is_some_and(|wqe| wqe.op.takes_receive());
+                if !sent || !possible {
                     return false;
                 }
                 self.advance(ring, msn);
-                if self.config.rnr_retry != 7 {
-                    if self.rnr_left == 0 {
-                        self.failed = Some((msn, Status::RnrRetryExceeded));
-                        return true;
-                    }
-                    self.rnr_left -= 1;
+                if !self.is_failed(msn) {
+                    self.retry_rnr(ring, msn, timer, now_us);
                 }
-                self.rewind(ring, msn);
-                self.wait_until = Some(now_us.saturating_add(rnr_timer_us(timer)));
             }
-            Syndrome::NotReady => {
-                // Before the first acknowledgement only: a QP that has executed something is ready.
-                if self.acked != 0 || self.wait_until.is_some() {
-                    return true;
-                }
-                let since = *self.not_ready_since.get_or_insert(now_us);
-                if let Some(limit) = self.config.not_ready_limit_us {
-                    if now_us.saturating_sub(since) > limit {
-                        self.failed = Some((self.head, Status::RetryExceeded));
-                        return true;
-                    }
-                }
-                let head = self.head;
-                self.rewind(ring, head);
-                self.wait_until = Some(now_us.saturating_add(self.not_ready_pause_us));
-                self.not_ready_pause_us = (self.not_ready_pause_us * 2).min(NOT_READY_MAX_US);
-            }
+            Syndrome::NotReady => self.retry_not_ready(ring, now_us),
             Syndrome::Nak(NakCode::Gone) => {
-                self.failed = Some((self.head, Status::RetryExceeded));
+                let oldest = self.oldest_open(ring);
+                if oldest == self.tail {
+                    return false;
+                }
+                self.fail(oldest, Status::RetryExceeded);
             }
             Syndrome::Nak(code) => {
-                if !in_flight(self.sent_end) {
+                // A READ may be refused after it was acknowledged, while it is being answered.
+                let sent = !msn_before(msn, self.head) && msn_before(msn, self.sent_end);
+                if !sent || !self.is_open(ring, msn) {
                     return false;
                 }
                 self.advance(ring, msn);
@@ -231,10 +222,40 @@ impl Requester {
                     NakCode::RemoteAccess => Status::RemoteAccess,
                     NakCode::RemoteOperational | NakCode::Gone => Status::RemoteOperational,
                 };
-                self.failed = Some((msn, status));
+                self.fail(msn, status);
             }
         }
         true
+    }
+
+    /// The responder had no receive for `msn`: from there on again, after a while.
+    fn retry_rnr(&mut self, ring: &[Wqe], msn: u32, timer: u8, now_us: u64) {
+        if self.config.rnr_retry != 7 {
+            let Some(left) = self.rnr_left.checked_sub(1) else {
+                return self.fail(msn, Status::RnrRetryExceeded);
+            };
+            self.rnr_left = left;
+        }
+        self.rewind(ring, msn);
+        self.wait_until = Some(now_us.saturating_add(rnr_timer_us(timer)));
+    }
+
+    /// The responder's QP cannot receive yet: everything again, after a while.
+    fn retry_not_ready(&mut self, ring: &[Wqe], now_us: u64) {
+        // A QP that has executed something is ready: the news is late.
+        if self.heard || self.wait_until.is_some() || self.acked == self.sent_end {
+            return;
+        }
+        let since = *self.not_ready_since.get_or_insert(now_us);
+        if let Some(limit) = self.config.not_ready_limit_us {
+            if now_us.saturating_sub(since) > limit {
+                let oldest = self.oldest_open(ring);
+                return self.fail(oldest, Status::RetryExceeded);
+            }
+        }
+        self.rewind(ring, self.acked);
+        self.wait_until = Some(now_us.saturating_add(self.not_ready_pause_us));
+        self.not_ready_pause_us = (self.not_ready_pause_us * 2).min(NOT_READY_MAX_US);
     }
 
     /// Where the payload of a READ response goes: the slot of its entry. `None`: it does not
@@ -261,6 +282,7 @@ impl Requester {
     pub fn read_placed(&mut self, ring: &mut [Wqe], response: &Segment) {
         let at = slot(ring, response.msn);
         let Some(wqe) = ring.get_mut(at) else { return };
+        self.heard = true;
         wqe.received = wqe.received.wrapping_add(response.len);
         if response.last && !wqe.done {
             wqe.done = true;
@@ -270,11 +292,36 @@ impl Requester {
         }
     }
 
-    /// An entry cannot go on for a local reason.
+    /// An entry cannot go on, for a local reason or another. Those before it do, those after it
+    /// do not begin.
     pub fn fail(&mut self, msn: u32, status: Status) {
-        if self.failed.is_none() && !self.flushing {
+        let first = self.failed.is_none_or(|(other, _)| msn_before(msn, other));
+        if first && !self.flushing {
             self.failed = Some((msn, status));
         }
+    }
+
+    /// This entry or an earlier one failed.
+    fn is_failed(&self, msn: u32) -> bool {
+        self.failed
+            .is_some_and(|(failed, _)| !msn_before(msn, failed))
+    }
+
+    /// The entry has not ended well.
+    fn is_open(&self, ring: &[Wqe], msn: u32) -> bool {
+        match ring.get(slot(ring, msn)) {
+            Some(wqe) if wqe.op == Op::Read => !(wqe.done && msn_before(msn, self.next)),
+            _ => !msn_before(msn, self.acked),
+        }
+    }
+
+    /// The oldest entry that has not ended well; the end of the queue if there is none.
+    fn oldest_open(&self, ring: &[Wqe]) -> u32 {
+        let mut msn = self.head;
+        while msn != self.tail && !self.is_open(ring, msn) {
+            msn = msn.wrapping_add(1);
+        }
+        msn
     }
 
     /// The QP enters the error state: everything that has not ended is flushed.
@@ -293,16 +340,9 @@ impl Requester {
             return None;
         }
         let msn = self.head;
-        let wqe = ring.get(slot(ring, msn))?;
-        let sent = msn_before(msn, self.next);
-        let done = if wqe.op == Op::Read {
-            sent && wqe.done
-        } else {
-            msn_before(msn, self.acked)
-        };
-        let status = if done {
+        let status = if !self.broken && !self.is_open(ring, msn) {
             Status::Success
-        } else if let Some((_, status)) = self.failed.filter(|(failed, _)| *failed == msn) {
+        } else if let Some((_, status)) = self.failed.filter(|_| self.is_failed(msn)) {
             self.failed = None;
             self.flushing = true;
             status
@@ -311,6 +351,7 @@ impl Requester {
         } else {
             return None;
         };
+        self.broken |= status != Status::Success;
         self.head = self.head.wrapping_add(1);
         if msn_before(self.acked, self.head) {
             self.acked = self.head;
@@ -327,6 +368,12 @@ impl Requester {
 
     /// Messages before `msn` are done.
     fn advance(&mut self, ring: &[Wqe], msn: u32) {
+        self.heard = true;
+        // An entry that failed here is not done, whatever became of its frames there.
+        let msn = match self.failed {
+            Some((failed, _)) if msn_before(failed, msn) => failed,
+            _ => msn,
+        };
         if !msn_before(self.acked, msn) {
             return;
         }
@@ -342,18 +389,9 @@ impl Requester {
         }
     }
 
-    /// Goes back to the beginning of message `msn`.
-    fn rewind(&mut self, ring: &mut [Wqe], msn: u32) {
-        let mut at = msn;
-        while msn_before(at, self.sent_end) {
-            let index = slot(ring, at);
-            if let Some(wqe) = ring.get_mut(index) {
-                if !wqe.done {
-                    wqe.received = 0;
-                }
-            }
-            at = at.wrapping_add(1);
-        }
+    /// Goes back to the beginning of message `msn`. What READs have brought stays: the responder
+    /// executes no READ twice, so it goes on where it was.
+    fn rewind(&mut self, ring: &[Wqe], msn: u32) {
         self.next = msn;
         self.offset = 0;
         self.count_reads(ring);

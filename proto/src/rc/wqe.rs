@@ -32,6 +32,14 @@ impl Op {
         }
     }
 
+    /// The message uses up a receive of the responder.
+    pub const fn takes_receive(self) -> bool {
+        matches!(
+            self,
+            Self::Send | Self::SendImm | Self::SendInv | Self::WriteImm
+        )
+    }
+
     /// The message carries immediate data.
     pub const fn has_imm(self) -> bool {
         matches!(self, Self::SendImm | Self::WriteImm)

@@ -459,7 +459,7 @@ impl Sends {
                 0
             };
             if let Some(entry) = AckEntry::parse(&raw) {
-                self.requester.on_ack(&mut self.ring, &entry, self.now);
+                self.requester.on_ack(&self.ring, &entry, self.now);
             }
         }
         self.complete();

@@ -213,10 +213,7 @@ impl Upper for Qp {
             Opcode::QpAck => {
                 assert_eq!(frame.payload.len() % ACK_ENTRY_LEN, 0);
                 for entry in AckEntries::new(&frame.payload) {
-                    assert!(
-                        self.requester.on_ack(&mut self.ring, &entry, now),
-                        "{entry:?}"
-                    );
+                    assert!(self.requester.on_ack(&self.ring, &entry, now), "{entry:?}");
                     self.wait_until = None;
                 }
             }
