@@ -1,14 +1,14 @@
 //! The frame header: what every frame on a rail begins with.
 //!
-//! A frame is at most [`FRAME_MAX`] bytes: a header of [`HEADER_LEN`] bytes, an extension of 0, 16
-//! or 32 bytes, then the payload. All numbers are little-endian.
+//! A frame is at most [`FRAME_MAX`] bytes: a header of [`HEADER_LEN`] bytes, an extension of 0, 16,
+//! 32 or 48 bytes, then the payload. All numbers are little-endian.
 //!
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 1 | version, [`VERSION`] |
 //! | 1 | 1 | opcode |
 //! | 2 | 1 | flags: 1 last, 2 solicited, 4 immediate data, 8 invalidate, 16 first |
-//! | 3 | 1 | extension length: 0, 16 or 32 |
+//! | 3 | 1 | extension length: 0, 16, 32 or 48 |
 //! | 4 | 4 | sequence on the rail |
 //! | 8 | 4 | acknowledgement: the next sequence expected from the other side |
 //! | 12 | 4 | credit: the other side may send sequences before this one |
@@ -25,7 +25,7 @@ pub const HEADER_LEN: usize = 32;
 /// Bytes of a whole frame at the most (USB4 host interface: 4096 per descriptor).
 pub const FRAME_MAX: usize = 4096;
 /// Bytes of an extension at the most.
-pub const EXT_MAX: usize = 32;
+pub const EXT_MAX: usize = 48;
 /// Payload bytes of a frame without extension.
 pub const PAYLOAD_MAX: usize = FRAME_MAX - HEADER_LEN;
 
@@ -204,6 +204,10 @@ fn check_of(header: &[u8], ext: &[u8]) -> u16 {
     ((sum & 0xffff) ^ (sum >> 16)) as u16
 }
 
+const fn is_ext_len(len: usize) -> bool {
+    len % 16 == 0 && len <= EXT_MAX
+}
+
 impl Header {
     /// Reads a frame: header, extension, payload.
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8], &[u8]), FrameError> {
@@ -217,7 +221,7 @@ impl Header {
         if version != VERSION {
             return Err(FrameError::Version);
         }
-        if !matches!(ext_len, 0 | 16 | 32) {
+        if !is_ext_len(usize::from(ext_len)) {
             return Err(FrameError::Extension);
         }
         let (ext, rest) = rest
@@ -258,7 +262,7 @@ impl Header {
         payload_len: usize,
         frame: &mut [u8],
     ) -> Result<usize, FrameError> {
-        if !matches!(ext.len(), 0 | 16 | 32) {
+        if !is_ext_len(ext.len()) {
             return Err(FrameError::Extension);
         }
         let begin = HEADER_LEN + ext.len();

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tbrdma_proto::frame::{
-    patch_rail_fields, FrameError, Header, Opcode, FRAME_MAX, HEADER_LEN, PAYLOAD_MAX,
+    patch_rail_fields, FrameError, Header, Opcode, EXT_MAX, FRAME_MAX, HEADER_LEN, PAYLOAD_MAX,
 };
 
 const OPCODES: [Opcode; 13] = [
@@ -59,8 +59,8 @@ proptest! {
     #[test]
     fn prop_what_is_written_is_read_again(
         header in header(),
-        ext_len in prop::sample::select(&[0usize, 16, 32][..]),
-        payload in prop::collection::vec(any::<u8>(), 0..PAYLOAD_MAX - 32),
+        ext_len in prop::sample::select(&[0usize, 16, 32, 48][..]),
+        payload in prop::collection::vec(any::<u8>(), 0..PAYLOAD_MAX - EXT_MAX),
         rail in any::<(u32, u32)>(),
     ) {
         let ext = vec![0x5a; ext_len];
@@ -110,9 +110,14 @@ fn unit_each_reason_is_given() {
     };
     assert_eq!(changed(0, 2), Err(FrameError::Version));
     assert_eq!(changed(3, 8), Err(FrameError::Extension));
+    assert_eq!(changed(3, 64), Err(FrameError::Extension));
     assert_eq!(changed(30, frame[30] ^ 1), Err(FrameError::Check));
     assert_eq!(
         header.emit(&[0; 8], 0, &mut frame),
+        Err(FrameError::Extension)
+    );
+    assert_eq!(
+        header.emit(&[0; EXT_MAX + 16], 0, &mut [0; FRAME_MAX]),
         Err(FrameError::Extension)
     );
     assert_eq!(

@@ -17,7 +17,7 @@ proptest! {
     #[test]
     fn prop_hostile_changes_of_a_frame(
         numbers in any::<[u32; 5]>(),
-        ext in prop::sample::select(&[0usize, 16, EXT_MAX][..]),
+        ext in prop::sample::select(&[0usize, 16, 32, EXT_MAX][..]),
         payload in 0..200usize,
         changes in prop::collection::vec((0..300usize, any::<u8>()), 0..4),
     ) {

@@ -3,10 +3,10 @@
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use tbrdma_proto::frame::Header;
+use tbrdma_proto::frame::{Header, Opcode};
 use tbrdma_proto::rc::{
     AckEntry, Completion, Config, Delivery, Kind, NakCode, Next, Op, Placed, Requester, Responder,
-    RethExt, Segment, SendExt, Status, Step, Syndrome, Wqe, WqeFlags,
+    Response, RethExt, Segment, SendExt, Status, Step, Syndrome, Wqe, WqeFlags,
 };
 
 /// Payload room of a frame; small, so that short messages have several frames.
@@ -24,7 +24,7 @@ enum Frame {
         data: Vec<u8>,
     },
     Response {
-        segment: Segment,
+        header: Header,
         data: Vec<u8>,
     },
     Ack(AckEntry),
@@ -73,18 +73,17 @@ impl Node {
         if let Some(entry) = self.responder.take_ack(1) {
             return Some(Frame::Ack(entry));
         }
-        if let Some(read) = self.responder.next_read(ROOM) {
-            let at = read.addr as usize;
-            let data = self.memory[at..at + read.len as usize].to_vec();
-            self.responder.read_sent(&read);
-            let segment = Segment {
-                msn: read.msn,
-                offset: read.offset,
-                len: read.len,
-                first: read.offset == 0,
-                last: read.last,
+        if let Some(response) = self.responder.next_response(ROOM) {
+            self.responder.response_sent(&response);
+            let data = match response {
+                Response::Read(read) => {
+                    let at = read.addr as usize;
+                    self.memory[at..at + read.len as usize].to_vec()
+                }
+                Response::Atomic { original, .. } => original.to_le_bytes().to_vec(),
             };
-            return Some(Frame::Response { segment, data });
+            let header = response.header(1);
+            return Some(Frame::Response { header, data });
         }
         let Next::Frame(segment) = self.requester.next(&self.ring, now, ROOM) else {
             return None;
@@ -92,10 +91,7 @@ impl Node {
         let slot = segment.msn as usize % SQ;
         let wqe = self.ring[slot];
         let from = segment.offset as usize;
-        let data = match wqe.op {
-            Op::Read => Vec::new(),
-            _ => self.data[slot][from..from + segment.len as usize].to_vec(),
-        };
+        let data = self.data[slot][from..from + segment.len as usize].to_vec();
         self.requester.sent(&self.ring, &segment);
         Some(Frame::Request {
             header: wqe.header(&segment, 1),
@@ -110,11 +106,16 @@ impl Node {
             Frame::Ack(entry) => {
                 assert!(self.requester.on_ack(&self.ring, entry, now), "{entry:?}");
             }
-            Frame::Response { segment, data } => {
-                if let Some(slot) = self.requester.read_slot(&self.ring, segment) {
+            Frame::Response { header, data } => {
+                let segment = Segment::of(header, data);
+                let slot = match header.opcode {
+                    Opcode::AtomicResp => self.requester.atomic_slot(&self.ring, &segment),
+                    _ => self.requester.read_slot(&self.ring, &segment),
+                };
+                if let Some(slot) = slot {
                     let at = segment.offset as usize;
                     self.data[slot][at..at + data.len()].copy_from_slice(data);
-                    self.requester.read_placed(&mut self.ring, segment);
+                    self.requester.read_placed(&mut self.ring, &segment);
                 }
             }
             Frame::Request { header, ext, data } => {
@@ -156,6 +157,20 @@ impl Node {
                 if rkey != KEY {
                     self.responder.refuse_read(NakCode::RemoteAccess);
                 }
+                return;
+            }
+            Step::Atomic { addr, rkey, op } => {
+                if rkey != KEY {
+                    self.responder.refuse(NakCode::RemoteAccess);
+                    return;
+                }
+                let at = addr as usize;
+                let place: &mut [u8; 8] = (&mut self.memory[at..at + 8]).try_into().unwrap();
+                let original = u64::from_le_bytes(*place);
+                if let Some(value) = op.apply(original) {
+                    *place = value.to_le_bytes();
+                }
+                self.responder.executed(original);
                 return;
             }
         }
@@ -316,7 +331,7 @@ proptest! {
                     model[range].copy_from_slice(&message.data);
                     expected.push((Vec::new(), Some(number as u32), None));
                 }
-                Op::Read => {}
+                _ => {}
             }
             run.a.post(wqe(message, KEY, number as u32), message.data.clone());
         }
@@ -401,15 +416,15 @@ proptest! {
     #[test]
     fn prop_hostile_frames_do_no_harm(
         frames in prop::collection::vec(
-            (0..3u8, any::<u32>(), any::<u32>(), any::<u16>(), any::<(bool, bool, bool, bool)>(),
-             prop::collection::vec(any::<u8>(), 0..40)),
+            (0..4u8, any::<u32>(), any::<u32>(), any::<u16>(), any::<(bool, bool, bool, bool)>(),
+             prop::collection::vec(any::<u8>(), 0..50)),
             0..60,
         ),
         acks in prop::collection::vec((any::<u32>(), 0..4u8, any::<u8>()), 0..60),
     ) {
         let mut responder = Responder::new(4, 1);
         for (kind, msn, offset, len, (first, last, imm, inv), ext) in &frames {
-            let kind = [Kind::Send, Kind::Write, Kind::Read][usize::from(*kind)];
+            let kind = [Kind::Send, Kind::Write, Kind::Read, Kind::Atomic][usize::from(*kind)];
             let frame = Delivery {
                 kind,
                 msn: msn % 4,
@@ -431,10 +446,14 @@ proptest! {
                     prop_assert!(addr.checked_add(u64::from(*len)).is_some());
                     responder.placed(&frame);
                 }
+                Step::Atomic { addr, .. } => {
+                    prop_assert_eq!(addr % 8, 0);
+                    responder.executed(1);
+                }
                 Step::Read { .. } | Step::Answer | Step::Drop => {}
             }
-            if let Some(read) = responder.next_read(64) {
-                responder.read_sent(&read);
+            if let Some(response) = responder.next_response(64) {
+                responder.response_sent(&response);
             }
             responder.take_ack(1);
         }
@@ -538,7 +557,7 @@ fn unit_a_key_to_invalidate_is_told_before_the_message_ends() {
     let wqe = Wqe::new(Op::SendInv, WqeFlags::default(), 0, 0, 0, 99);
     let mut requester = Requester::new(config());
     let mut ring = [Wqe::default(); 2];
-    assert!(requester.post(&mut ring, wqe).is_some());
+    assert!(requester.post(&mut ring, wqe).is_ok());
     let Next::Frame(segment) = requester.next(&ring, 0, ROOM) else {
         panic!("something to send");
     };

@@ -1,8 +1,8 @@
 //! The requester alone: news that come late, twice or at a bad time.
 
 use tbrdma_proto::rc::{
-    AckEntry, Completion, Config, NakCode, Next, Op, Requester, Segment, Status, Syndrome, Wqe,
-    WqeFlags,
+    AckEntry, Completion, Config, NakCode, Next, Op, PostError, Requester, Segment, Status,
+    Syndrome, Wqe, WqeFlags, MAX_MESSAGE,
 };
 
 const ROOM: u32 = 64;
@@ -14,7 +14,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// A queue with an entry of 100 bytes for each operation.
+    /// A queue with an entry of 100 bytes for each operation, of 8 for atomics.
     fn new(ops: &[Op]) -> Self {
         let config = Config {
             max_reads: 4,
@@ -27,13 +27,14 @@ impl Queue {
             now: 0,
         };
         for op in ops {
-            queue.post(Wqe::new(*op, WqeFlags::default(), 100, 0, 1, 0));
+            let len = if op.is_atomic() { 8 } else { 100 };
+            queue.post(Wqe::new(*op, WqeFlags::default(), len, 0, 1, 0));
         }
         queue
     }
 
     fn post(&mut self, wqe: Wqe) {
-        assert!(self.requester.post(&mut self.ring, wqe).is_some());
+        assert!(self.requester.post(&mut self.ring, wqe).is_ok());
     }
 
     /// Sends what there is to send; returns the number of the message of each frame.
@@ -66,6 +67,22 @@ impl Queue {
         };
         assert!(self.requester.read_slot(&self.ring, &segment).is_some());
         self.requester.read_placed(&mut self.ring, &segment);
+    }
+
+    /// The response of atomic `msn`. Returns whether it was expected.
+    fn fetched(&mut self, msn: u32) -> bool {
+        let segment = Segment {
+            msn,
+            offset: 0,
+            len: 8,
+            first: true,
+            last: true,
+        };
+        let expected = self.requester.atomic_slot(&self.ring, &segment);
+        if expected.is_some() {
+            self.requester.read_placed(&mut self.ring, &segment);
+        }
+        expected.is_some()
     }
 
     fn ended(&mut self) -> Vec<(u32, Status)> {
@@ -164,4 +181,86 @@ fn unit_what_takes_no_receive_does_not_lack_one() {
     queue.send();
     assert!(!queue.hear(0, Syndrome::Rnr(1)));
     assert!(!queue.hear(1, Syndrome::Rnr(1)));
+}
+
+#[test]
+fn unit_atomics_and_reads_share_a_limit() {
+    let mut queue = Queue::new(&[
+        Op::FetchAdd,
+        Op::Read,
+        Op::CmpSwap,
+        Op::FetchAdd,
+        Op::FetchAdd,
+    ]);
+    assert_eq!(queue.send(), [0, 1, 2, 3]);
+    assert!(queue.hear(4, Syndrome::Ack));
+    assert_eq!(queue.send(), []);
+    assert!(queue.fetched(0));
+    assert_eq!(queue.send(), [4]);
+    assert_eq!(queue.ended(), [(0, Status::Success)]);
+}
+
+#[test]
+fn unit_a_fence_waits_for_an_atomic() {
+    let mut queue = Queue::new(&[Op::FetchAdd]);
+    let flags = WqeFlags {
+        fence: true,
+        ..WqeFlags::default()
+    };
+    queue.post(Wqe::new(Op::Send, flags, 10, 0, 1, 0));
+    assert_eq!(queue.send(), [0]);
+    assert!(queue.hear(1, Syndrome::Ack));
+    assert_eq!(queue.send(), []);
+    assert!(queue.fetched(0));
+    assert_eq!(queue.send(), [1]);
+}
+
+#[test]
+fn unit_an_atomic_is_answered_once_and_by_its_own_response() {
+    let mut queue = Queue::new(&[Op::FetchAdd, Op::Read]);
+    assert!(!queue.fetched(0), "it was not sent");
+    queue.send();
+    let read = Segment {
+        msn: 0,
+        offset: 0,
+        len: 8,
+        first: true,
+        last: true,
+    };
+    assert_eq!(queue.requester.read_slot(&queue.ring, &read), None);
+    assert!(!queue.fetched(1));
+    assert!(queue.fetched(0));
+    assert!(!queue.fetched(0));
+    assert_eq!(queue.ended(), [(0, Status::Success)]);
+}
+
+#[test]
+fn unit_what_cannot_be_sent_is_not_taken() {
+    let mut queue = Queue::new(&[]);
+    let mut post = |wqe| queue.requester.post(&mut queue.ring, wqe);
+    let flags = WqeFlags::default();
+    let long = Wqe::new(Op::Write, flags, MAX_MESSAGE + 1, 0, 1, 0);
+    assert_eq!(post(long), Err(PostError::Invalid));
+    let odd = Wqe::new(Op::FetchAdd, flags, 4, 0, 1, 0);
+    assert_eq!(post(odd), Err(PostError::Invalid));
+    for slot in 0..8 {
+        assert_eq!(post(Wqe::new(Op::Send, flags, 0, 0, 1, 0)), Ok(slot));
+    }
+    assert_eq!(
+        post(Wqe::new(Op::Send, flags, 0, 0, 1, 0)),
+        Err(PostError::Full)
+    );
+    // No READ would ever be sent.
+    let mut requester = Requester::new(Config {
+        max_reads: 0,
+        rnr_retry: 7,
+        not_ready_limit_us: None,
+    });
+    let read = Wqe::new(Op::Read, flags, 1, 0, 1, 0);
+    assert_eq!(
+        requester.post(&mut queue.ring, read),
+        Err(PostError::Invalid)
+    );
+    requester.flush();
+    assert_eq!(requester.post(&mut queue.ring, read), Ok(0));
 }

@@ -1,17 +1,18 @@
 //! The extensions that follow the frame header of a message's first frame.
 
 use super::super::frame::EXT_MAX;
+use super::atomic::AtomicExt;
 
 /// Bytes of [`SendExt`] on the wire.
 pub const SEND_EXT_LEN: usize = 16;
 /// Bytes of [`RethExt`] on the wire.
 pub const RETH_EXT_LEN: usize = 32;
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk::<4>()?))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?))
 }
 
@@ -134,6 +135,7 @@ pub fn first_sqpn(kind: super::Kind, ext: &[u8]) -> Option<u32> {
     let qpn = match kind {
         super::Kind::Send => SendExt::parse(ext)?.sqpn,
         super::Kind::Write | super::Kind::Read => RethExt::parse(ext)?.sqpn,
+        super::Kind::Atomic => AtomicExt::parse(ext)?.sqpn,
     };
     (qpn >> 24 == 0).then_some(qpn)
 }

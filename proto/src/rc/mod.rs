@@ -16,20 +16,25 @@
 //! receive posted (RNR), or its QP was not yet able to receive (NOT_READY, the connection being
 //! set up at different speeds on the two sides). In both cases the responder throws away
 //! everything up to the retried message, which the first frame of that message ends. A message
-//! that arrives again although it was executed is dropped and acknowledged again.
+//! that arrives again although it was executed is dropped and acknowledged again: nothing, and no
+//! atomic in particular, is executed twice, and what READs and atomics bring is sent once.
 
 mod ack;
+mod atomic;
 mod ext;
 mod request;
 mod requester;
 mod responder;
+mod response;
 mod wqe;
 
 pub use ack::{AckEntries, AckEntry, NakCode, Syndrome, ACK_ENTRY_LEN};
+pub use atomic::{AtomicExt, AtomicOp, ATOMIC_EXT_LEN, ATOMIC_LEN};
 pub use ext::{first_sqpn, Ext, RethExt, SendExt, RETH_EXT_LEN, SEND_EXT_LEN};
 pub use request::{Delivery, Kind, Placed, Step};
-pub use requester::{Config, Next, Requester};
-pub use responder::{ReadSegment, Responder, MAX_READS};
+pub use requester::{Config, Next, PostError, Requester};
+pub use responder::Responder;
+pub use response::{ReadSegment, Response, MAX_READS};
 pub use wqe::{Completion, Op, Segment, Status, Wqe, WqeFlags};
 
 /// Largest message, bytes: 1 GiB, within the 2 GiB that IBTA allows (IBTA 1.7, 9.7.7).

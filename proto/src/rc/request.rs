@@ -1,6 +1,7 @@
 //! Requests as the responder sees them.
 
 use super::super::frame::{Header, Opcode};
+use super::atomic::AtomicOp;
 
 /// A frame of a request, as it came from the wire.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,8 @@ pub enum Kind {
     Write,
     /// RDMA READ request.
     Read,
+    /// Atomic request.
+    Atomic,
 }
 
 impl Kind {
@@ -63,6 +66,7 @@ impl Kind {
             Opcode::Send => Some(Self::Send),
             Opcode::Write => Some(Self::Write),
             Opcode::ReadReq => Some(Self::Read),
+            Opcode::AtomicReq => Some(Self::Atomic),
             _ => None,
         }
     }
@@ -73,6 +77,7 @@ impl Kind {
             Self::Send => Opcode::Send,
             Self::Write => Opcode::Write,
             Self::Read => Opcode::ReadReq,
+            Self::Atomic => Opcode::AtomicReq,
         }
     }
 }
@@ -102,7 +107,8 @@ pub enum Step {
         /// Range that the whole message covers; to be checked on the first frame.
         whole: Option<(u64, u32)>,
     },
-    /// A READ was accepted; its responses come out of [`Responder::next_read`](super::Responder::next_read). The caller checks
+    /// A READ was accepted; its responses come out of
+    /// [`Responder::next_response`](super::Responder::next_response). The caller checks
     /// key and range now, and calls [`Responder::refuse_read`](super::Responder::refuse_read) if they do not allow it.
     Read {
         /// Address of the first byte.
@@ -111,6 +117,20 @@ pub enum Step {
         rkey: u32,
         /// Bytes.
         total: u32,
+    },
+    /// Execute this atomic on the 8 bytes at this remote address, and call
+    /// [`Responder::executed`](super::Responder::executed) with what was there before. If key,
+    /// range or permission do not allow it call [`Responder::refuse`](super::Responder::refuse).
+    ///
+    /// The address is a multiple of 8. No other atomic that comes through this device may come in
+    /// between (IBTA 1.7, 9.4.5).
+    Atomic {
+        /// Address of the first byte.
+        addr: u64,
+        /// Key given by the requester.
+        rkey: u32,
+        /// The operation.
+        op: AtomicOp,
     },
 }
 

@@ -1,18 +1,29 @@
 //! The requester: progress of a send queue.
 
 use super::ack::{AckEntry, NakCode, Syndrome};
+use super::atomic::ATOMIC_LEN;
 use super::wqe::{Completion, Op, Segment, Status, Wqe};
-use super::{msn_before, rnr_timer_us};
+use super::{msn_before, rnr_timer_us, MAX_MESSAGE};
 
 /// Limits that the QP's attributes set.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// READs in flight at the most (`max_rd_atomic`).
+    /// READs and atomics in flight at the most (`max_rd_atomic`).
     pub max_reads: u16,
     /// RNR retries, 0 to 7; 7 means without end (IBTA 1.7, 9.7.5.2.8).
     pub rnr_retry: u8,
     /// How long the peer's QP may stay unable to receive, microseconds; `None` means for ever.
     pub not_ready_limit_us: Option<u64>,
+}
+
+/// Why an entry was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// The ring is full.
+    Full,
+    /// The entry is longer than [`MAX_MESSAGE`], an atomic of other than [`ATOMIC_LEN`] bytes, or
+    /// a READ or an atomic although [`Config::max_reads`] allows none.
+    Invalid,
 }
 
 /// What the send queue wants to do.
@@ -48,7 +59,7 @@ pub struct Requester {
     sent_end: u32,
     /// One past the newest entry.
     tail: u32,
-    /// READs in [head, next) that are not done.
+    /// READs and atomics in [head, next) that are not done.
     reads: u16,
     wait_until: Option<u64>,
     rnr_left: u8,
@@ -96,15 +107,23 @@ impl Requester {
         self.rnr_left = config.rnr_retry;
     }
 
-    /// Puts an entry at the end of the queue and tells its slot; `None` if the ring is full.
-    pub fn post(&mut self, ring: &mut [Wqe], wqe: Wqe) -> Option<usize> {
-        if self.tail.wrapping_sub(self.head) as usize >= ring.len() {
-            return None;
+    /// Puts an entry at the end of the queue and tells its slot.
+    pub fn post(&mut self, ring: &mut [Wqe], wqe: Wqe) -> Result<usize, PostError> {
+        // A queue that is being flushed takes everything, to flush it.
+        let may_read = self.config.max_reads > 0 || self.flushing;
+        let valid = wqe.len <= MAX_MESSAGE
+            && (!wqe.op.is_atomic() || wqe.len == ATOMIC_LEN)
+            && (!wqe.op.is_answered() || may_read);
+        if !valid {
+            return Err(PostError::Invalid);
+        }
+        if self.outstanding() as usize >= ring.len() {
+            return Err(PostError::Full);
         }
         let at = slot(ring, self.tail);
-        *ring.get_mut(at)? = wqe;
+        *ring.get_mut(at).ok_or(PostError::Full)? = wqe;
         self.tail = self.tail.wrapping_add(1);
-        Some(at)
+        Ok(at)
     }
 
     /// Entries that have not completed.
@@ -127,15 +146,15 @@ impl Requester {
             return Next::Idle;
         };
         let first = self.offset == 0;
-        let read = wqe.op == Op::Read;
-        if first
-            && (wqe.flags.fence && self.reads > 0 || read && self.reads >= self.config.max_reads)
-        {
+        let answered = wqe.op.is_answered();
+        let waits =
+            wqe.flags.fence && self.reads > 0 || answered && self.reads >= self.config.max_reads;
+        if first && waits {
             return Next::Idle;
         }
         let ext = if first { wqe.extension_len() } else { 0 };
         let room = room.saturating_sub(ext as u32);
-        let left = if read {
+        let left = if answered {
             0
         } else {
             wqe.len.saturating_sub(self.offset)
@@ -168,7 +187,7 @@ impl Requester {
         }
         if ring
             .get(slot(ring, self.next))
-            .is_some_and(|w| w.op == Op::Read && !w.done)
+            .is_some_and(|w| w.op.is_answered() && !w.done)
         {
             self.reads = self.reads.saturating_add(1);
         }
@@ -278,7 +297,22 @@ impl Requester {
         fits.then_some(at)
     }
 
-    /// The payload of a READ response is in its place.
+    /// Where the payload of an atomic's response goes: the slot of its entry. `None`: it answers
+    /// no atomic in flight, and is to be dropped.
+    pub fn atomic_slot(&self, ring: &[Wqe], response: &Segment) -> Option<usize> {
+        let msn = response.msn;
+        if self.flushing || msn_before(msn, self.head) || !msn_before(msn, self.sent_end) {
+            return None;
+        }
+        let at = slot(ring, msn);
+        let wqe = ring.get(at)?;
+        let whole =
+            response.first && response.last && response.offset == 0 && response.len == ATOMIC_LEN;
+        (whole && wqe.op.is_atomic() && !wqe.done).then_some(at)
+    }
+
+    /// The payload of a response, that [`read_slot`](Self::read_slot) or
+    /// [`atomic_slot`](Self::atomic_slot) gave a place for, is in its place.
     pub fn read_placed(&mut self, ring: &mut [Wqe], response: &Segment) {
         let at = slot(ring, response.msn);
         let Some(wqe) = ring.get_mut(at) else { return };
@@ -310,7 +344,7 @@ impl Requester {
     /// The entry has not ended well.
     fn is_open(&self, ring: &[Wqe], msn: u32) -> bool {
         match ring.get(slot(ring, msn)) {
-            Some(wqe) if wqe.op == Op::Read => !(wqe.done && msn_before(msn, self.next)),
+            Some(wqe) if wqe.op.is_answered() => !(wqe.done && msn_before(msn, self.next)),
             _ => !msn_before(msn, self.acked),
         }
     }
@@ -390,7 +424,7 @@ impl Requester {
     }
 
     /// Goes back to the beginning of message `msn`. What READs have brought stays: the responder
-    /// executes no READ twice, so it goes on where it was.
+    /// executes no READ and no atomic twice, so it goes on where it was.
     fn rewind(&mut self, ring: &[Wqe], msn: u32) {
         self.next = msn;
         self.offset = 0;
@@ -403,7 +437,7 @@ impl Requester {
         while msn_before(at, self.next) {
             if ring
                 .get(slot(ring, at))
-                .is_some_and(|w| w.op == Op::Read && !w.done)
+                .is_some_and(|w| w.op.is_answered() && !w.done)
             {
                 reads = reads.saturating_add(1);
             }

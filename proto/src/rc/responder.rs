@@ -1,38 +1,11 @@
 //! The responder: progress of the receive side of a QP.
 
 use super::ack::{AckEntry, NakCode, Syndrome};
+use super::atomic::{AtomicExt, AtomicOp, ATOMIC_LEN};
 use super::ext::{RethExt, SendExt};
 use super::request::{Delivery, Kind, Placed, Step};
+use super::response::{Response, Responses, Work, MAX_READS};
 use super::{msn_before, MAX_MESSAGE};
-
-/// READ requests that a responder holds at the most (`max_dest_rd_atomic`).
-pub const MAX_READS: usize = 16;
-
-/// One frame of a READ's response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadSegment {
-    /// Message number of the READ.
-    pub msn: u32,
-    /// Address of the payload's first byte.
-    pub addr: u64,
-    /// Key given by the requester.
-    pub rkey: u32,
-    /// Offset in the READ, bytes.
-    pub offset: u32,
-    /// Bytes.
-    pub len: u32,
-    /// Last frame of the response.
-    pub last: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Read {
-    msn: u32,
-    addr: u64,
-    rkey: u32,
-    total: u32,
-    sent: u32,
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Current {
@@ -46,10 +19,70 @@ struct Current {
     solicited: bool,
 }
 
+/// What the first frame of a request says.
+struct Begin {
+    total: u32,
+    imm: u32,
+    addr: u64,
+    rkey: u32,
+    atomic: Option<AtomicOp>,
+}
+
+impl Begin {
+    /// `None`: the frame is malformed, or too long, or its range does not fit the address space.
+    fn parse(frame: &Delivery<'_>) -> Option<Self> {
+        let begin = match frame.kind {
+            Kind::Send => {
+                let ext = SendExt::parse(frame.ext)?;
+                Self {
+                    total: ext.total,
+                    imm: ext.imm,
+                    addr: 0,
+                    rkey: 0,
+                    atomic: None,
+                }
+            }
+            Kind::Write | Kind::Read => {
+                let ext = RethExt::parse(frame.ext)?;
+                Self {
+                    total: ext.total,
+                    imm: ext.imm,
+                    addr: ext.raddr,
+                    rkey: ext.rkey,
+                    atomic: None,
+                }
+            }
+            Kind::Atomic => {
+                let ext = AtomicExt::parse(frame.ext)?;
+                Self {
+                    total: ATOMIC_LEN,
+                    imm: 0,
+                    addr: ext.raddr,
+                    rkey: ext.rkey,
+                    atomic: Some(ext.op),
+                }
+            }
+        };
+        // Bytes that the requester sends.
+        let sends = match frame.kind {
+            Kind::Send | Kind::Write => begin.total,
+            Kind::Read | Kind::Atomic => 0,
+        };
+        let fits = begin.total <= MAX_MESSAGE
+            && begin.addr.checked_add(u64::from(begin.total)).is_some()
+            && frame.offset == 0
+            && frame.len <= sends
+            && frame.last == (frame.len == sends)
+            && (frame.len > 0 || frame.last)
+            && flags_fit(frame);
+        fits.then_some(begin)
+    }
+}
+
 /// Progress of one receive side.
 #[derive(Debug)]
 pub struct Responder {
-    /// READs that may be held; at most [`MAX_READS`].
+    /// READs and atomics that may be held; at most [`MAX_READS`].
     max_reads: u16,
     /// IBTA code of the time that a requester waits after RNR.
     rnr_timer: u8,
@@ -63,18 +96,18 @@ pub struct Responder {
     refusal: Option<Syndrome>,
     /// A final refusal was told or is about to be: nothing is accepted any more.
     dead: bool,
-    reads: [Read; MAX_READS],
-    read_head: u8,
-    read_count: u8,
+    /// An atomic was given to the caller, who has not executed it yet.
+    executing: bool,
+    responses: Responses,
 }
 
 /// The flags make sense together: immediate data and a key to invalidate share one field, only a
-/// SEND invalidates, and a READ carries neither.
+/// SEND invalidates, and READs and atomics carry neither.
 const fn flags_fit(frame: &Delivery<'_>) -> bool {
     match frame.kind {
         Kind::Send => !(frame.imm && frame.inv),
         Kind::Write => !frame.inv,
-        Kind::Read => !frame.imm && !frame.inv,
+        Kind::Read | Kind::Atomic => !frame.imm && !frame.inv,
     }
 }
 
@@ -92,9 +125,8 @@ impl Responder {
             owed: false,
             refusal: None,
             dead: false,
-            reads: [Read::default(); MAX_READS],
-            read_head: 0,
-            read_count: 0,
+            executing: false,
+            responses: Responses::new(),
         }
     }
 
@@ -106,6 +138,7 @@ impl Responder {
 
     /// Looks at a frame. `receive_posted`: there is a receive that a message may use.
     pub fn on_frame(&mut self, frame: &Delivery<'_>, receive_posted: bool) -> Step {
+        self.executing = false;
         if self.dead {
             return Step::Drop;
         }
@@ -158,27 +191,21 @@ impl Responder {
 
     fn begin(&mut self, frame: &Delivery<'_>, receive_posted: bool) -> Step {
         self.current = None;
-        let parsed = match frame.kind {
-            Kind::Send => SendExt::parse(frame.ext).map(|e| (e.total, e.imm, 0, 0)),
-            Kind::Write | Kind::Read => {
-                RethExt::parse(frame.ext).map(|e| (e.total, e.imm, e.raddr, e.rkey))
-            }
-        };
-        let Some((total, imm, addr, rkey)) = parsed else {
+        let Some(begin) = Begin::parse(frame) else {
             return self.refuse(NakCode::InvalidRequest);
         };
-        let whole_frame = frame.kind == Kind::Read || frame.len == total;
-        let lengths_fit = total <= MAX_MESSAGE
-            && frame.offset == 0
-            && frame.len <= total
-            && frame.last == whole_frame
-            && (frame.len > 0 || whole_frame)
-            && !(frame.kind == Kind::Read && frame.len > 0);
-        if !lengths_fit || !flags_fit(frame) || addr.checked_add(u64::from(total)).is_none() {
-            return self.refuse(NakCode::InvalidRequest);
+        let Begin {
+            total,
+            imm,
+            addr,
+            rkey,
+            atomic,
+        } = begin;
+        if let Some(op) = atomic {
+            return self.begin_atomic(addr, rkey, op);
         }
         if frame.kind == Kind::Read {
-            return self.begin_read(frame.msn, addr, rkey, total);
+            return self.begin_read(addr, rkey, total);
         }
         let needs_receive = frame.kind == Kind::Send || frame.imm;
         if needs_receive && !receive_posted {
@@ -207,26 +234,46 @@ impl Responder {
         }
     }
 
-    fn begin_read(&mut self, msn: u32, addr: u64, rkey: u32, total: u32) -> Step {
-        if u16::from(self.read_count) >= self.max_reads {
-            return self.refuse(NakCode::InvalidRequest);
-        }
-        let at = (usize::from(self.read_head) + usize::from(self.read_count)) % MAX_READS;
-        let Some(read) = self.reads.get_mut(at) else {
-            return self.refuse(NakCode::InvalidRequest);
-        };
-        *read = Read {
-            msn,
+    fn begin_read(&mut self, addr: u64, rkey: u32, total: u32) -> Step {
+        let work = Work::Read {
             addr,
             rkey,
             total,
             sent: 0,
         };
-        self.read_count += 1;
+        if self.responses.len() >= self.max_reads || !self.responses.push(self.msn, work) {
+            return self.refuse(NakCode::InvalidRequest);
+        }
         self.resync = false;
+        self.finish();
+        Step::Read { addr, rkey, total }
+    }
+
+    fn begin_atomic(&mut self, addr: u64, rkey: u32, op: AtomicOp) -> Step {
+        if self.responses.len() >= self.max_reads || addr % u64::from(ATOMIC_LEN) != 0 {
+            return self.refuse(NakCode::InvalidRequest);
+        }
+        self.resync = false;
+        self.executing = true;
+        Step::Atomic { addr, rkey, op }
+    }
+
+    /// The atomic that [`on_frame`](Self::on_frame) gave was executed; `original` was there
+    /// before. It is kept until the response is sent, and the atomic is never asked for again.
+    pub fn executed(&mut self, original: u64) {
+        if !self.executing {
+            return;
+        }
+        self.executing = false;
+        // There is room: that was looked at before.
+        self.responses.push(self.msn, Work::Atomic { original });
+        self.finish();
+    }
+
+    /// The message under way is done.
+    fn finish(&mut self) {
         self.msn = self.msn.wrapping_add(1);
         self.owed = true;
-        Step::Read { addr, rkey, total }
     }
 
     /// The key that the message under way asks to invalidate, told with its last frame: after the
@@ -247,8 +294,7 @@ impl Responder {
         }
         let done = *current;
         self.current = None;
-        self.msn = self.msn.wrapping_add(1);
-        self.owed = true;
+        self.finish();
         if done.kind == Kind::Write && done.imm.is_none() {
             return Placed::Silent;
         }
@@ -261,30 +307,30 @@ impl Responder {
         }
     }
 
-    /// Refuses the current message for good. The caller puts the QP into the error state once
+    /// Refuses the current message, or the atomic that was not executed, for good. The caller puts the QP into the error state once
     /// [`take_ack`](Self::take_ack) has given the refusal away.
     pub fn refuse(&mut self, code: NakCode) -> Step {
         self.refusal = Some(Syndrome::Nak(code));
         self.current = None;
+        self.executing = false;
         self.dead = true;
         Step::Answer
     }
 
-    /// Refuses the newest READ for good: its key or range is bad.
+    /// Refuses the READ that was just accepted for good: its key or range is bad.
     pub fn refuse_read(&mut self, code: NakCode) -> Step {
-        if self.read_count > 0 {
-            self.read_count -= 1;
+        if self.responses.pop_newest() {
             self.msn = self.msn.wrapping_sub(1);
         }
         self.refuse(code)
     }
 
-    /// Refuses the oldest READ for good: its memory went away while it was being answered.
+    /// Refuses the oldest READ for good: its memory went away while it was being answered. What
+    /// came after it is not answered any more.
     pub fn refuse_oldest_read(&mut self, code: NakCode) -> Step {
-        if let Some(read) = self.reads.get(usize::from(self.read_head)) {
-            self.msn = read.msn;
+        if let Some(msn) = self.responses.clear() {
+            self.msn = msn;
         }
-        self.read_count = 0;
         self.refuse(code)
     }
 
@@ -298,43 +344,22 @@ impl Responder {
         self.current.is_some()
     }
 
-    /// The next frame of a READ's response, of at most `room` bytes.
-    pub fn next_read(&self, room: u32) -> Option<ReadSegment> {
-        if self.read_count == 0 {
-            return None;
-        }
-        let read = self.reads.get(usize::from(self.read_head))?;
-        let left = read.total.wrapping_sub(read.sent);
-        let len = left.min(room);
-        Some(ReadSegment {
-            msn: read.msn,
-            addr: read.addr.wrapping_add(u64::from(read.sent)),
-            rkey: read.rkey,
-            offset: read.sent,
-            len,
-            last: len == left,
-        })
+    /// The next frame that answers a READ or an atomic, with at most `room` bytes of payload.
+    pub fn next_response(&self, room: u32) -> Option<Response> {
+        self.responses.next(room)
     }
 
-    /// The frame that [`next_read`](Self::next_read) asked for is on its way.
-    pub fn read_sent(&mut self, segment: &ReadSegment) {
-        let at = usize::from(self.read_head);
-        let Some(read) = self.reads.get_mut(at) else {
-            return;
-        };
-        read.sent = read.sent.wrapping_add(segment.len);
-        if segment.last {
-            self.read_head = ((at + 1) % MAX_READS) as u8;
-            self.read_count = self.read_count.saturating_sub(1);
-        }
+    /// The frame that [`next_response`](Self::next_response) asked for is on its way.
+    pub fn response_sent(&mut self, response: &Response) {
+        self.responses.sent(response);
     }
 
     /// Whether [`take_ack`](Self::take_ack) would give anything.
     pub fn owes_ack(&self) -> bool {
         match self.refusal {
-            // A refusal for good must not overtake the READs before it, which the requester
-            // completes first.
-            Some(Syndrome::Nak(_)) => self.read_count == 0,
+            // A refusal for good must not overtake the answers before it: the requester completes
+            // their entries first.
+            Some(Syndrome::Nak(_)) => self.responses.len() == 0,
             Some(_) => true,
             None => self.owed,
         }

@@ -1,6 +1,7 @@
 //! Work queue entries, and the frames that become of them.
 
 use super::super::frame::Header;
+use super::atomic::{AtomicExt, AtomicOp, ATOMIC_EXT_LEN, ATOMIC_LEN};
 use super::ext::{Ext, RethExt, SendExt, RETH_EXT_LEN, SEND_EXT_LEN};
 use super::Kind;
 
@@ -20,6 +21,10 @@ pub enum Op {
     WriteImm,
     /// RDMA READ.
     Read,
+    /// Atomic compare and swap of 64 bits.
+    CmpSwap,
+    /// Atomic fetch and add of 64 bits.
+    FetchAdd,
 }
 
 impl Op {
@@ -29,7 +34,19 @@ impl Op {
             Self::Send | Self::SendImm | Self::SendInv => Kind::Send,
             Self::Write | Self::WriteImm => Kind::Write,
             Self::Read => Kind::Read,
+            Self::CmpSwap | Self::FetchAdd => Kind::Atomic,
         }
+    }
+
+    /// An atomic.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::CmpSwap | Self::FetchAdd)
+    }
+
+    /// The responder answers with data. READs and atomics count against the same limit
+    /// (`max_rd_atomic`).
+    pub const fn is_answered(self) -> bool {
+        matches!(self, Self::Read | Self::CmpSwap | Self::FetchAdd)
     }
 
     /// The message uses up a receive of the responder.
@@ -53,7 +70,7 @@ pub struct WqeFlags {
     pub signaled: bool,
     /// The receiver's completion raises a solicited event.
     pub solicited: bool,
-    /// Start only when all earlier READs are done (IBTA 1.7, 10.8.3.3).
+    /// Start only when all earlier READs and atomics are done (IBTA 1.7, 10.8.3.3).
     pub fence: bool,
 }
 
@@ -64,17 +81,22 @@ pub struct Wqe {
     pub op: Op,
     /// Flags.
     pub flags: WqeFlags,
-    /// Message length, bytes; at most [`MAX_MESSAGE`](super::MAX_MESSAGE).
+    /// Message length, bytes; at most [`MAX_MESSAGE`](super::MAX_MESSAGE), of an atomic
+    /// [`ATOMIC_LEN`].
     pub len: u32,
-    /// Remote address (WRITE, READ).
+    /// Remote address (WRITE, READ, atomics).
     pub raddr: u64,
-    /// Remote key (WRITE, READ).
+    /// Remote key (WRITE, READ, atomics).
     pub rkey: u32,
     /// Immediate data, carried as it is; of [`Op::SendInv`] the key to invalidate.
     pub imm: u32,
-    /// READ: bytes placed so far. Owned by [`Requester`](super::Requester).
+    /// CMP_SWAP: what has to be there.
+    pub compare: u64,
+    /// CMP_SWAP: what comes there; FETCH_ADD: what is added.
+    pub swap_add: u64,
+    /// READ and atomics: bytes placed so far. Owned by [`Requester`](super::Requester).
     pub(super) received: u32,
-    /// READ: all bytes are placed. Owned by [`Requester`](super::Requester).
+    /// READ and atomics: all bytes are placed. Owned by [`Requester`](super::Requester).
     pub(super) done: bool,
 }
 
@@ -88,8 +110,33 @@ impl Wqe {
             raddr,
             rkey,
             imm,
+            compare: 0,
+            swap_add: 0,
             received: 0,
             done: false,
+        }
+    }
+
+    /// An atomic that has not begun.
+    pub fn atomic(op: AtomicOp, flags: WqeFlags, raddr: u64, rkey: u32) -> Self {
+        let (op, compare, swap_add) = match op {
+            AtomicOp::CmpSwap { compare, swap } => (Op::CmpSwap, compare, swap),
+            AtomicOp::FetchAdd { add } => (Op::FetchAdd, 0, add),
+        };
+        Self {
+            compare,
+            swap_add,
+            ..Self::new(op, flags, ATOMIC_LEN, raddr, rkey, 0)
+        }
+    }
+
+    fn atomic_op(&self) -> AtomicOp {
+        match self.op {
+            Op::CmpSwap => AtomicOp::CmpSwap {
+                compare: self.compare,
+                swap: self.swap_add,
+            },
+            _ => AtomicOp::FetchAdd { add: self.swap_add },
         }
     }
 
@@ -127,6 +174,15 @@ impl Wqe {
                 }
                 .emit(),
             ),
+            Kind::Atomic => Ext::of(
+                &AtomicExt {
+                    raddr: self.raddr,
+                    rkey: self.rkey,
+                    sqpn,
+                    op: self.atomic_op(),
+                }
+                .emit(),
+            ),
         }
     }
 
@@ -135,6 +191,7 @@ impl Wqe {
         match self.op.kind() {
             Kind::Send => SEND_EXT_LEN,
             Kind::Write | Kind::Read => RETH_EXT_LEN,
+            Kind::Atomic => ATOMIC_EXT_LEN,
         }
     }
 }
@@ -178,10 +235,24 @@ pub struct Segment {
     pub msn: u32,
     /// Where the payload begins in the message, bytes.
     pub offset: u32,
-    /// Payload bytes in this frame; 0 for a READ request.
+    /// Payload bytes in this frame; 0 for the request of a READ or an atomic.
     pub len: u32,
     /// First frame of the message: carries the extension.
     pub first: bool,
     /// Last frame of the message.
     pub last: bool,
+}
+
+impl Segment {
+    /// The frame of a response with this header and payload.
+    pub fn of(header: &Header, payload: &[u8]) -> Self {
+        Self {
+            msn: header.msn,
+            offset: header.offset,
+            // Longer than a frame may be, so it fits nowhere.
+            len: u32::try_from(payload.len()).unwrap_or(u32::MAX),
+            first: header.first,
+            last: header.last,
+        }
+    }
 }

@@ -6,9 +6,9 @@ use tbrdma_proto::frame::{patch_rail_fields, Header, Opcode, FRAME_MAX, HEADER_L
 use tbrdma_proto::hello::{Action, Facts, Hello, Message, State, MAX_RAILS, MESSAGE_LEN};
 use tbrdma_proto::rail::{before, Config, Rail, Rx, CONTROL_MAX, MAX_WINDOW};
 use tbrdma_proto::rc::{
-    msn_before, AckEntry, Config as QpConfig, Delivery, Kind, NakCode, Next, Op, Requester,
-    Responder, Segment, Status, Step, Wqe, WqeFlags, ACK_ENTRY_LEN, MAX_MESSAGE, RETH_EXT_LEN,
-    SEND_EXT_LEN,
+    msn_before, AckEntry, Config as QpConfig, Delivery, Kind, NakCode, Next, Op, PostError,
+    Requester, Responder, Response, Segment, Status, Step, Wqe, WqeFlags, ACK_ENTRY_LEN,
+    ATOMIC_EXT_LEN, MAX_MESSAGE, RETH_EXT_LEN, SEND_EXT_LEN,
 };
 
 /// Numbers out of the bytes that decide what happens; zeros when they are used up.
@@ -312,39 +312,61 @@ pub fn hello(data: &[u8]) {
 /// A QP whose other end says anything.
 pub fn rc(data: &[u8]) {
     let mut bytes = Bytes(data);
-    let mut responder = Responder::new(4, 1);
-    let mut range = None;
+    let mut victim = Victim {
+        responder: Responder::new(4, 1),
+        range: None,
+        executed: BTreeSet::new(),
+    };
     let mut sends = Sends::new();
     while !bytes.is_empty() {
         match bytes.u8() % 4 {
             0 => sends.step(&mut bytes),
             1 => sends.answer(&mut bytes),
-            _ => request(&mut responder, &mut range, &mut bytes),
+            _ => request(&mut victim, &mut bytes),
         }
     }
 }
 
-/// One frame of a request. `range`: what the WRITE under way may touch.
-fn request(responder: &mut Responder, range: &mut Option<(u64, u64)>, bytes: &mut Bytes<'_>) {
-    let kind = [Kind::Send, Kind::Write, Kind::Read][usize::from(bytes.u8() % 3)];
+struct Victim {
+    responder: Responder,
+    /// What the WRITE under way may touch.
+    range: Option<(u64, u64)>,
+    /// Atomics that were executed.
+    executed: BTreeSet<u32>,
+}
+
+/// One frame of a request.
+fn request(victim: &mut Victim, bytes: &mut Bytes<'_>) {
+    let Victim {
+        responder,
+        range,
+        executed,
+    } = victim;
+    let kinds = [Kind::Send, Kind::Write, Kind::Read, Kind::Atomic];
+    let kind = kinds[usize::from(bytes.u8() % 4)];
     let flags = bytes.u8();
     let first = flags & 1 != 0;
     let ext_len = match kind {
         _ if !first => 0,
         Kind::Send => SEND_EXT_LEN,
-        _ => RETH_EXT_LEN,
+        Kind::Write | Kind::Read => RETH_EXT_LEN,
+        Kind::Atomic => ATOMIC_EXT_LEN,
     };
     // Total length and reserved bytes are where a message is most easily refused.
     let mut ext = bytes.take(ext_len).to_vec();
     ext.resize(ext_len, 0);
     if first && flags & 2 != 0 {
-        let (total, zeros) = if kind == Kind::Send {
-            (0, 12)
-        } else {
-            (12, 24)
+        let zeros = match kind {
+            Kind::Send => [1..4, 12..16],
+            Kind::Write | Kind::Read => [13..16, 24..32],
+            Kind::Atomic => {
+                ext[32] %= 3;
+                [0..1, 33..48]
+            }
         };
-        ext[total + 1..total + 4].fill(0);
-        ext[zeros..].fill(0);
+        for range in zeros {
+            ext[range].fill(0);
+        }
     }
     let frame = Delivery {
         kind,
@@ -379,11 +401,23 @@ fn request(responder: &mut Responder, range: &mut Option<(u64, u64)>, bytes: &mu
                 responder.refuse_read(NakCode::RemoteAccess);
             }
         }
+        Step::Atomic { addr, .. } => {
+            assert!(addr % 8 == 0 && addr.checked_add(8).is_some());
+            if flags & 64 != 0 {
+                responder.refuse(NakCode::RemoteAccess);
+            } else {
+                assert!(executed.insert(frame.msn), "executed twice");
+                responder.executed(u64::from(frame.msn));
+            }
+        }
         Step::Answer | Step::Drop => {}
     }
-    if let Some(read) = responder.next_read(64) {
-        assert!(read.len <= 64);
-        responder.read_sent(&read);
+    if let Some(response) = responder.next_response(64) {
+        assert!(response.payload_len() <= 64);
+        if let Response::Atomic { msn, original } = response {
+            assert_eq!(u64::from(msn), original);
+        }
+        responder.response_sent(&response);
     }
     if let Some(entry) = responder.take_ack(5) {
         assert_eq!(AckEntry::parse(&entry.emit()), Some(entry));
@@ -416,9 +450,14 @@ impl Sends {
 
     fn step(&mut self, bytes: &mut Bytes<'_>) {
         self.now += u64::from(bytes.u8()) * 100;
-        let op = [Op::Send, Op::Write, Op::Read][usize::from(bytes.u8() % 3)];
-        let wqe = Wqe::new(op, WqeFlags::default(), u32::from(bytes.u8()), 0, 1, 0);
-        self.requester.post(&mut self.ring, wqe);
+        let op = [Op::Send, Op::Write, Op::Read, Op::FetchAdd][usize::from(bytes.u8() % 4)];
+        let len = match op {
+            Op::FetchAdd => 8,
+            _ => u32::from(bytes.u8()),
+        };
+        let wqe = Wqe::new(op, WqeFlags::default(), len, 0, 1, 0);
+        let posted = self.requester.post(&mut self.ring, wqe);
+        assert_ne!(posted, Err(PostError::Invalid));
         for _ in 0..bytes.u8() % 8 {
             let Next::Frame(segment) = self.requester.next(&self.ring, self.now, 64) else {
                 break;
@@ -438,10 +477,15 @@ impl Sends {
             let segment = Segment {
                 msn,
                 offset: u32::from(bytes.u8()) & !63,
-                len: u32::from(bytes.u8() % 65),
-                first: false,
+                len: u32::from(bytes.u8() % 65) & !7,
+                first: bytes.u8() % 2 == 0,
                 last: bytes.u8() % 2 == 0,
             };
+            if let Some(slot) = self.requester.atomic_slot(&self.ring, &segment) {
+                assert!(self.ring[slot].op.is_atomic() && segment.len == 8);
+                self.requester.read_placed(&mut self.ring, &segment);
+                assert_eq!(self.requester.atomic_slot(&self.ring, &segment), None);
+            }
             if let Some(slot) = self.requester.read_slot(&self.ring, &segment) {
                 let wqe = &self.ring[slot];
                 assert_eq!(wqe.op, Op::Read);

@@ -1,32 +1,55 @@
 //! What the two ends do, and what has to come of it.
 
 use super::sim::Chance;
-use tbrdma_proto::rc::Op;
+use tbrdma_proto::rc::{AtomicOp, Op, Wqe, WqeFlags};
 
 pub const RECEIVE: usize = 512;
-/// The lower half of a node's memory is written by the other node, the upper half is read.
+/// The lower half of a node's memory is written by the other node, the upper half is read, and
+/// atomics work on what comes behind.
 pub const MEMORY: usize = 4096;
 const READABLE: usize = MEMORY / 2;
+const COUNTERS: u32 = 8;
 pub const KEY: u32 = 77;
 
-const OPS: [Op; 6] = [
+const OPS: [Op; 8] = [
     Op::Send,
     Op::SendImm,
     Op::SendInv,
     Op::Write,
     Op::WriteImm,
     Op::Read,
+    Op::CmpSwap,
+    Op::FetchAdd,
 ];
 
 /// What one message does.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub op: Op,
+    /// What is sent; of READ and atomics, so many bytes come.
     pub data: Vec<u8>,
-    /// Of WRITE and READ.
+    /// Of WRITE, READ and atomics.
     pub addr: u64,
     pub key: u32,
     pub fence: bool,
+    /// Of atomics.
+    pub atomic: AtomicOp,
+}
+
+impl Message {
+    /// The entry of the message number `number`.
+    pub fn wqe(&self, number: u32) -> Wqe {
+        let flags = WqeFlags {
+            signaled: true,
+            solicited: false,
+            fence: self.fence,
+        };
+        if self.op.is_atomic() {
+            return Wqe::atomic(self.atomic, flags, self.addr, self.key);
+        }
+        let len = self.data.len() as u32;
+        Wqe::new(self.op, flags, len, self.addr, self.key, number)
+    }
 }
 
 pub fn messages(seed: u64, count: usize) -> Vec<Message> {
@@ -35,24 +58,51 @@ pub fn messages(seed: u64, count: usize) -> Vec<Message> {
         .map(|_| {
             let op = OPS[chance.below(OPS.len() as u32) as usize];
             let len = match chance.below(4) {
+                _ if op.is_atomic() => 8,
                 0 => 0,
                 1 => chance.below(20),
                 _ => chance.below(RECEIVE as u32),
             };
-            let from = if op == Op::Read { READABLE } else { 0 };
+            let within = u64::from(chance.below((READABLE - RECEIVE) as u32));
+            let addr = match op {
+                Op::Read => READABLE as u64 + within,
+                op if op.is_atomic() => MEMORY as u64 + 8 * u64::from(chance.below(COUNTERS)),
+                _ => within,
+            };
+            // Small numbers, so that CMP_SWAP finds what it looks for from time to time.
+            let mut number = || u64::from(chance.below(3));
+            let atomic = match op {
+                Op::CmpSwap => AtomicOp::CmpSwap {
+                    compare: number(),
+                    swap: number(),
+                },
+                _ => AtomicOp::FetchAdd { add: number() },
+            };
             Message {
                 op,
                 data: (0..len).map(|_| chance.next() as u8).collect(),
-                addr: (from + chance.below((READABLE - RECEIVE) as u32) as usize) as u64,
+                addr,
                 key: KEY,
                 fence: chance.happens(200),
+                atomic,
             }
         })
         .collect()
 }
 
 pub fn takes_receive(op: Op) -> bool {
-    !matches!(op, Op::Write | Op::Read)
+    op.takes_receive()
+}
+
+/// Executes an atomic on `memory`; returns what was there before.
+pub fn execute_atomic(memory: &mut [u8], addr: u64, op: AtomicOp) -> u64 {
+    let at = addr as usize;
+    let place: &mut [u8; 8] = (&mut memory[at..at + 8]).try_into().unwrap();
+    let original = u64::from_le_bytes(*place);
+    if let Some(value) = op.apply(original) {
+        *place = value.to_le_bytes();
+    }
+    original
 }
 
 /// A message that used up a receive.
@@ -63,17 +113,34 @@ pub struct Received {
     pub inv: Option<u32>,
 }
 
-/// What the responder has to end with: its memory, and what it received.
-pub fn model(plan: &[Message]) -> (Vec<u8>, Vec<Received>) {
+/// What comes of messages.
+pub struct Outcome {
+    /// The responder's memory.
+    pub memory: Vec<u8>,
+    /// What the responder received.
+    pub received: Vec<Received>,
+    /// What READs and atomics brought, with their numbers.
+    pub answers: Vec<(u32, Vec<u8>)>,
+}
+
+/// What has to come of these messages.
+pub fn model(plan: &[Message]) -> Outcome {
     let mut memory = initial_memory();
     let mut received = Vec::new();
-    for (number, message) in plan.iter().enumerate() {
+    let mut answers = Vec::new();
+    for (number, message) in (0u32..).zip(plan) {
         let range = message.addr as usize..message.addr as usize + message.data.len();
-        if matches!(message.op, Op::Write | Op::WriteImm) {
-            memory[range].copy_from_slice(&message.data);
+        match message.op {
+            Op::Write | Op::WriteImm => memory[range].copy_from_slice(&message.data),
+            Op::Read => answers.push((number, memory[range].to_vec())),
+            Op::CmpSwap | Op::FetchAdd => {
+                let original = execute_atomic(&mut memory, message.addr, message.atomic);
+                answers.push((number, original.to_le_bytes().to_vec()));
+            }
+            Op::Send | Op::SendImm | Op::SendInv => {}
         }
         if takes_receive(message.op) {
-            let number = Some(number as u32);
+            let number = Some(number);
             received.push(Received {
                 data: match message.op {
                     Op::WriteImm => Vec::new(),
@@ -84,9 +151,15 @@ pub fn model(plan: &[Message]) -> (Vec<u8>, Vec<Received>) {
             });
         }
     }
-    (memory, received)
+    Outcome {
+        memory,
+        received,
+        answers,
+    }
 }
 
 pub fn initial_memory() -> Vec<u8> {
-    (0..MEMORY).map(|i| ((i * 31) >> 3) as u8).collect()
+    let mut memory: Vec<u8> = (0..MEMORY).map(|i| ((i * 31) >> 3) as u8).collect();
+    memory.resize(MEMORY + 8 * COUNTERS as usize, 0);
+    memory
 }

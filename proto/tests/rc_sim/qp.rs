@@ -1,12 +1,12 @@
 //! One end of a connection, driven as the kernel module does it.
 
-use super::plan::{initial_memory, takes_receive, Message, Received, KEY, RECEIVE};
+use super::plan::{execute_atomic, initial_memory, takes_receive, Message, Received, KEY, RECEIVE};
 use super::sim::{Frame, Upper};
 use std::collections::VecDeque;
 use tbrdma_proto::frame::{Header, Opcode};
 use tbrdma_proto::rc::{
-    AckEntries, AckEntry, Completion, Config, Delivery, NakCode, Next, Op, Placed, Requester,
-    Responder, Segment, Status, Step, Syndrome, Wqe, WqeFlags, ACK_ENTRY_LEN,
+    AckEntries, AckEntry, Completion, Config, Delivery, NakCode, Next, Placed, PostError,
+    Requester, Responder, Response, Segment, Status, Step, Syndrome, Wqe, ACK_ENTRY_LEN,
 };
 
 /// Payload room of a frame; small, so that short messages have several frames.
@@ -22,8 +22,8 @@ pub struct Qp {
     pub plan: Vec<Message>,
     posted: usize,
     pub completions: Vec<Completion>,
-    /// What each READ brought, by message number.
-    pub read: Vec<(u32, Vec<u8>)>,
+    /// What READs and atomics brought, with their numbers.
+    pub answers: Vec<(u32, Vec<u8>)>,
     pub responder: Responder,
     pub memory: Vec<u8>,
     receives: VecDeque<Vec<u8>>,
@@ -36,7 +36,8 @@ pub struct Qp {
     wait_until: Option<u64>,
     /// Until then this end cannot receive: its QP is being set up.
     ready_at: u64,
-    not_ready: Option<AckEntry>,
+    /// News that the QP is not ready. They may come late: they are not in order with the rest.
+    not_ready: VecDeque<AckEntry>,
 }
 
 impl Qp {
@@ -53,7 +54,7 @@ impl Qp {
             plan,
             posted: 0,
             completions: Vec::new(),
-            read: Vec::new(),
+            answers: Vec::new(),
             responder: Responder::new(4, 1),
             memory: initial_memory(),
             receives: VecDeque::new(),
@@ -63,7 +64,7 @@ impl Qp {
             next_receive: receive_pause,
             wait_until: None,
             ready_at,
-            not_ready: None,
+            not_ready: VecDeque::new(),
         }
     }
 
@@ -74,25 +75,18 @@ impl Qp {
             self.next_receive += self.receive_pause;
         }
         while let Some(message) = self.plan.get(self.posted) {
-            let flags = WqeFlags {
-                signaled: true,
-                solicited: false,
-                fence: message.fence,
+            let wqe = message.wqe(self.posted as u32);
+            let slot = match self.requester.post(&mut self.ring, wqe) {
+                Ok(slot) => slot,
+                Err(error) => {
+                    assert_eq!(error, PostError::Full);
+                    break;
+                }
             };
-            let wqe = Wqe::new(
-                message.op,
-                flags,
-                message.data.len() as u32,
-                message.addr,
-                message.key,
-                self.posted as u32,
-            );
-            let Some(slot) = self.requester.post(&mut self.ring, wqe) else {
-                break;
-            };
-            self.data[slot] = match message.op {
-                Op::Read => vec![0; message.data.len()],
-                _ => message.data.clone(),
+            self.data[slot] = if message.op.is_answered() {
+                vec![0; message.data.len()]
+            } else {
+                message.data.clone()
             };
             self.posted += 1;
         }
@@ -113,8 +107,8 @@ impl Qp {
     fn complete(&mut self) {
         while let Some(done) = self.requester.complete(&self.ring) {
             let slot = done.msn as usize % SQ;
-            if self.ring[slot].op == Op::Read && done.status == Status::Success {
-                self.read.push((done.msn, self.data[slot].clone()));
+            if self.ring[slot].op.is_answered() && done.status == Status::Success {
+                self.answers.push((done.msn, self.data[slot].clone()));
             }
             self.completions.push(done);
         }
@@ -127,10 +121,7 @@ impl Qp {
         Frame {
             header: wqe.header(segment, 1),
             ext: wqe.extension(segment, 1).bytes().to_vec(),
-            payload: match wqe.op {
-                Op::Read => Vec::new(),
-                _ => self.data[slot][from..from + segment.len as usize].to_vec(),
-            },
+            payload: self.data[slot][from..from + segment.len as usize].to_vec(),
         }
     }
 
@@ -138,7 +129,7 @@ impl Qp {
         let header = &frame.header;
         if now < self.ready_at {
             if header.first {
-                self.not_ready = Some(AckEntry {
+                self.not_ready.push_back(AckEntry {
                     qpn: 1,
                     msn: header.msn,
                     syndrome: Syndrome::NotReady,
@@ -170,6 +161,15 @@ impl Qp {
             Step::Read { rkey, .. } => {
                 if rkey != KEY {
                     self.responder.refuse_read(NakCode::RemoteAccess);
+                }
+                return;
+            }
+            Step::Atomic { addr, rkey, op } => {
+                if rkey == KEY {
+                    let original = execute_atomic(&mut self.memory, addr, op);
+                    self.responder.executed(original);
+                } else {
+                    self.responder.refuse(NakCode::RemoteAccess);
                 }
                 return;
             }
@@ -217,20 +217,16 @@ impl Upper for Qp {
                     self.wait_until = None;
                 }
             }
-            Opcode::ReadResp => {
-                let header = &frame.header;
-                let segment = Segment {
-                    msn: header.msn,
-                    offset: header.offset,
-                    len: frame.payload.len() as u32,
-                    first: header.first,
-                    last: header.last,
+            opcode @ (Opcode::ReadResp | Opcode::AtomicResp) => {
+                let segment = Segment::of(&frame.header, &frame.payload);
+                let slot = match opcode {
+                    Opcode::ReadResp => self.requester.read_slot(&self.ring, &segment),
+                    _ => self.requester.atomic_slot(&self.ring, &segment),
                 };
-                if let Some(slot) = self.requester.read_slot(&self.ring, &segment) {
-                    let at = segment.offset as usize;
-                    self.data[slot][at..at + frame.payload.len()].copy_from_slice(&frame.payload);
-                    self.requester.read_placed(&mut self.ring, &segment);
-                }
+                let at = segment.offset as usize;
+                let data = &mut self.data[slot.expect("it answers something")];
+                data[at..at + frame.payload.len()].copy_from_slice(&frame.payload);
+                self.requester.read_placed(&mut self.ring, &segment);
             }
             _ => self.execute(&frame, now),
         }
@@ -239,28 +235,24 @@ impl Upper for Qp {
 
     fn want_send(&mut self, now: u64) -> Option<Frame> {
         self.advance(now);
-        if let Some(entry) = self.not_ready.take() {
-            return Some(ack_frame(&entry));
-        }
-        if let Some(read) = self.responder.next_read(ROOM) {
-            let at = read.addr as usize;
-            let payload = self.memory[at..at + read.len as usize].to_vec();
-            self.responder.read_sent(&read);
+        if let Some(response) = self.responder.next_response(ROOM) {
+            self.responder.response_sent(&response);
             return Some(Frame {
-                header: Header {
-                    opcode: Opcode::ReadResp,
-                    first: read.offset == 0,
-                    last: read.last,
-                    dqpn: 1,
-                    msn: read.msn,
-                    offset: read.offset,
-                    ..Header::default()
-                },
+                header: response.header(1),
                 ext: Vec::new(),
-                payload,
+                payload: match response {
+                    Response::Read(read) => {
+                        let at = read.addr as usize;
+                        self.memory[at..at + read.len as usize].to_vec()
+                    }
+                    Response::Atomic { original, .. } => original.to_le_bytes().to_vec(),
+                },
             });
         }
         if let Some(entry) = self.responder.take_ack(1) {
+            return Some(ack_frame(&entry));
+        }
+        if let Some(entry) = self.not_ready.pop_front() {
             return Some(ack_frame(&entry));
         }
         self.wait_until = None;
