@@ -33,6 +33,7 @@ fn atomic(raddr: u64) -> [u8; ATOMIC_EXT_LEN] {
         rkey: 5,
         sqpn: 1,
         op: ADD,
+        skip: 0,
     }
     .emit()
 }
@@ -55,11 +56,12 @@ fn unit_the_extension_is_read_as_it_was_written() {
             rkey: 0x99aa_bbcc,
             sqpn: 0x00dd_eeff,
             op,
+            skip: 0,
         };
         let bytes = ext.emit();
         assert_eq!(AtomicExt::parse(&bytes), Some(ext));
         assert_eq!(AtomicExt::parse(&bytes[..47]), None);
-        for (at, value) in [(32, 0), (32, 3), (33, 1), (47, 1)] {
+        for (at, value) in [(32, 0), (32, 3), (33, 1), (35, 1), (40, 1), (47, 1)] {
             let mut bytes = bytes;
             bytes[at] = value;
             assert_eq!(AtomicExt::parse(&bytes), None, "byte {at} is {value}");
@@ -70,6 +72,7 @@ fn unit_the_extension_is_read_as_it_was_written() {
         rkey: 2,
         sqpn: 3,
         op: SWAP,
+        skip: 4,
     }
     .emit();
     let expected = [
@@ -77,7 +80,7 @@ fn unit_the_extension_is_read_as_it_was_written() {
         &[
             8, 7, 6, 5, 4, 3, 2, 1, 0xfe, 255, 255, 255, 255, 255, 255, 255,
         ],
-        &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[1, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     ]
     .concat();
     assert_eq!(bytes[..], expected[..]);
@@ -97,13 +100,14 @@ fn unit_an_entry_becomes_its_frame() {
         first: true,
         last: true,
     };
-    let header = wqe.header(&segment, 2);
+    let header = wqe.header(&segment, 2).expect("not local");
     assert_eq!((header.opcode, header.msn), (Opcode::AtomicReq, 7));
     let ext = AtomicExt {
         raddr: 64,
         rkey: 5,
         sqpn: 9,
         op: SWAP,
+        skip: 0,
     };
     let own = wqe.extension(&segment, 9);
     assert_eq!(AtomicExt::parse(own.bytes()), Some(ext));
@@ -173,6 +177,7 @@ fn unit_answers_come_in_the_order_of_the_requests() {
         total: 100,
         imm: 0,
         sqpn: 1,
+        skip: 0,
     }
     .emit();
     let ext = atomic(16);

@@ -94,7 +94,7 @@ impl Node {
         let data = self.data[slot][from..from + segment.len as usize].to_vec();
         self.requester.sent(&self.ring, &segment);
         Some(Frame::Request {
-            header: wqe.header(&segment, 1),
+            header: wqe.header(&segment, 1).expect("not local"),
             ext: wqe.extension(&segment, 1).bytes().to_vec(),
             data,
         })
@@ -561,7 +561,7 @@ fn unit_a_key_to_invalidate_is_told_before_the_message_ends() {
     let Next::Frame(segment) = requester.next(&ring, 0, ROOM) else {
         panic!("something to send");
     };
-    let header = ring[0].header(&segment, 1);
+    let header = ring[0].header(&segment, 1).expect("not local");
     assert!(header.inv && !header.imm);
     let ext = ring[0].extension(&segment, 1);
     let frame = Delivery::new(&header, ext.bytes(), &[]).expect("a request");
@@ -592,6 +592,7 @@ fn unit_immediate_data_and_a_key_to_invalidate_exclude_each_other() {
         total: 0,
         imm: 99,
         sqpn: 1,
+        skip: 0,
     }
     .emit();
     for (imm, inv) in [(true, false), (false, true), (true, true)] {
@@ -607,6 +608,7 @@ fn unit_immediate_data_and_a_key_to_invalidate_exclude_each_other() {
         total: 0,
         imm: 99,
         sqpn: 1,
+        skip: 0,
     }
     .emit();
     for kind in [Kind::Write, Kind::Read] {

@@ -47,7 +47,7 @@ impl AtomicOp {
 ///
 /// Layout, little-endian: remote address (8), remote key (4), requester's QP number (4), what to
 /// compare with (8, zero for FETCH_ADD), what to swap in or add (8), the operation (1; 1 is CMP_SWAP, 2
-/// is FETCH_ADD), zero (15). It carries what IBTA's AtomicETH carries (IBTA 1.7, 9.3.4).
+/// is FETCH_ADD), zero (3), skipped messages (4), zero (8). It carries what IBTA's AtomicETH carries (IBTA 1.7, 9.3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicExt {
     /// Virtual address at the responder, a multiple of 8.
@@ -58,6 +58,8 @@ pub struct AtomicExt {
     pub sqpn: u32,
     /// The operation.
     pub op: AtomicOp,
+    /// As in [`SendExt`](super::SendExt).
+    pub skip: u32,
 }
 
 impl AtomicExt {
@@ -74,13 +76,15 @@ impl AtomicExt {
         out[16..24].copy_from_slice(&compare.to_le_bytes());
         out[24..32].copy_from_slice(&swap_add.to_le_bytes());
         out[32] = kind;
+        out[36..40].copy_from_slice(&self.skip.to_le_bytes());
         out
     }
 
     /// Reads the wire form; `None` if the length is wrong, the operation unknown, or a reserved
     /// byte set.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != ATOMIC_EXT_LEN || bytes.iter().skip(33).any(|b| *b != 0) {
+        let zeros = bytes.iter().skip(33).take(3).chain(bytes.iter().skip(40));
+        if bytes.len() != ATOMIC_EXT_LEN || zeros.copied().any(|b| b != 0) {
             return None;
         }
         let (compare, swap_add) = (u64_at(bytes, 16)?, u64_at(bytes, 24)?);
@@ -97,6 +101,7 @@ impl AtomicExt {
             rkey: u32_at(bytes, 8)?,
             sqpn: u32_at(bytes, 12)?,
             op,
+            skip: u32_at(bytes, 36)?,
         })
     }
 }

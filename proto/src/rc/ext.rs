@@ -49,7 +49,7 @@ impl Ext {
 /// First frame of a SEND.
 ///
 /// Layout, little-endian: total length (4), immediate data or key to invalidate (4), requester's QP
-/// number (4), zero (4).
+/// number (4), skipped messages (4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendExt {
     /// Length of the whole message, bytes.
@@ -58,6 +58,8 @@ pub struct SendExt {
     pub imm: u32,
     /// The requester's QP number, so that even a QP that is not connected yet can answer.
     pub sqpn: u32,
+    /// So many message numbers before this one belong to local operations, which have no frames.
+    pub skip: u32,
 }
 
 impl SendExt {
@@ -67,18 +69,20 @@ impl SendExt {
         out[..4].copy_from_slice(&self.total.to_le_bytes());
         out[4..8].copy_from_slice(&self.imm.to_le_bytes());
         out[8..12].copy_from_slice(&self.sqpn.to_le_bytes());
+        out[12..16].copy_from_slice(&self.skip.to_le_bytes());
         out
     }
 
-    /// Reads the wire form; `None` if the length is wrong or a reserved byte is set.
+    /// Reads the wire form; `None` if the length is wrong.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != SEND_EXT_LEN || bytes.iter().skip(12).any(|b| *b != 0) {
+        if bytes.len() != SEND_EXT_LEN {
             return None;
         }
         Some(Self {
             total: u32_at(bytes, 0)?,
             imm: u32_at(bytes, 4)?,
             sqpn: u32_at(bytes, 8)?,
+            skip: u32_at(bytes, 12)?,
         })
     }
 }
@@ -86,8 +90,9 @@ impl SendExt {
 /// First frame of a WRITE, and the only frame of a READ request.
 ///
 /// Layout, little-endian: remote address (8), remote key (4), total length (4), immediate
-/// data (4), requester's QP number (4), zero (8). It carries what IBTA's RETH carries (IBTA 1.7, 9.3.3), and the
-/// immediate data so that the responder can claim a receive when the message begins.
+/// data (4), requester's QP number (4), skipped messages (4), zero (4). It carries what IBTA's RETH
+/// carries (IBTA 1.7, 9.3.3), and the immediate data so that the responder can claim a receive when
+/// the message begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RethExt {
     /// Virtual address at the responder.
@@ -100,6 +105,8 @@ pub struct RethExt {
     pub imm: u32,
     /// The requester's QP number.
     pub sqpn: u32,
+    /// As in [`SendExt`].
+    pub skip: u32,
 }
 
 impl RethExt {
@@ -111,12 +118,13 @@ impl RethExt {
         out[12..16].copy_from_slice(&self.total.to_le_bytes());
         out[16..20].copy_from_slice(&self.imm.to_le_bytes());
         out[20..24].copy_from_slice(&self.sqpn.to_le_bytes());
+        out[24..28].copy_from_slice(&self.skip.to_le_bytes());
         out
     }
 
     /// Reads the wire form; `None` if the length is wrong or a reserved byte is set.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != RETH_EXT_LEN || bytes.iter().skip(24).any(|b| *b != 0) {
+        if bytes.len() != RETH_EXT_LEN || bytes.iter().skip(28).any(|b| *b != 0) {
             return None;
         }
         Some(Self {
@@ -125,6 +133,7 @@ impl RethExt {
             total: u32_at(bytes, 12)?,
             imm: u32_at(bytes, 16)?,
             sqpn: u32_at(bytes, 20)?,
+            skip: u32_at(bytes, 24)?,
         })
     }
 }

@@ -6,6 +6,9 @@
 //! responder's QP, and can be refused (RNR, NAK). The message number of a request is the index of
 //! its work queue entry since the QP was connected, modulo 2^32.
 //!
+//! Local operations (invalidation, fast registration, binding) have numbers too, but no frames: the
+//! message that follows them says how many numbers the responder has to skip.
+//!
 //! [`Requester`] owns the send queue's progress, [`Responder`] the receive side. Both are pure
 //! state machines: they are told about frames and time and say what to place, send or complete.
 //! Where bytes live is the caller's business.

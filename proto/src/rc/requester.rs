@@ -31,6 +31,9 @@ pub enum PostError {
 pub enum Next {
     /// Send this frame, then call [`Requester::sent`].
     Frame(Segment),
+    /// It is the turn of a local operation, and everything before it is done as far as it has to
+    /// be: execute it, then call [`Requester::local_done`]. Told again until then.
+    Local(u32),
     /// Nothing until something is posted, acknowledged or read.
     Idle,
     /// Nothing before this time, microseconds.
@@ -59,6 +62,8 @@ pub struct Requester {
     sent_end: u32,
     /// One past the newest entry.
     tail: u32,
+    /// Local operations at the end of the queue.
+    locals: u32,
     /// READs and atomics in [head, next) that are not done.
     reads: u16,
     wait_until: Option<u64>,
@@ -89,6 +94,7 @@ impl Requester {
             offset: 0,
             sent_end: 0,
             tail: 0,
+            locals: 0,
             reads: 0,
             wait_until: None,
             rnr_left: config.rnr_retry,
@@ -121,7 +127,15 @@ impl Requester {
             return Err(PostError::Full);
         }
         let at = slot(ring, self.tail);
-        *ring.get_mut(at).ok_or(PostError::Full)? = wqe;
+        *ring.get_mut(at).ok_or(PostError::Full)? = Wqe {
+            skip: self.locals,
+            ..wqe
+        };
+        self.locals = if wqe.op.is_local() {
+            self.locals.wrapping_add(1)
+        } else {
+            0
+        };
         self.tail = self.tail.wrapping_add(1);
         Ok(at)
     }
@@ -151,6 +165,13 @@ impl Requester {
             wqe.flags.fence && self.reads > 0 || answered && self.reads >= self.config.max_reads;
         if first && waits {
             return Next::Idle;
+        }
+        if wqe.op.is_local() {
+            return if self.acked == self.next {
+                Next::Local(self.next)
+            } else {
+                Next::Idle
+            };
         }
         let ext = if first { wqe.extension_len() } else { 0 };
         let room = room.saturating_sub(ext as u32);
@@ -193,6 +214,28 @@ impl Requester {
         }
         self.next = end;
         self.offset = 0;
+    }
+
+    /// The local operation that [`next`](Self::next) asked for was executed, and how it went: with
+    /// success, [`Status::LocalOperation`], [`Status::MwBind`] or [`Status::LocalProtection`].
+    pub fn local_done(&mut self, ring: &[Wqe], msn: u32, status: Status) {
+        let asked = msn == self.next
+            && self.acked == self.next
+            && self.next != self.tail
+            && ring
+                .get(slot(ring, msn))
+                .is_some_and(|wqe| wqe.op.is_local());
+        if !asked || self.flushing {
+            return;
+        }
+        if status != Status::Success {
+            return self.fail(msn, status);
+        }
+        self.next = self.next.wrapping_add(1);
+        self.acked = self.next;
+        if msn_before(self.sent_end, self.next) {
+            self.sent_end = self.next;
+        }
     }
 
     /// News from the responder. `false`: it contradicts what was sent and was not acted on.

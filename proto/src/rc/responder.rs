@@ -26,6 +26,7 @@ struct Begin {
     addr: u64,
     rkey: u32,
     atomic: Option<AtomicOp>,
+    skip: u32,
 }
 
 impl Begin {
@@ -40,6 +41,7 @@ impl Begin {
                     addr: 0,
                     rkey: 0,
                     atomic: None,
+                    skip: ext.skip,
                 }
             }
             Kind::Write | Kind::Read => {
@@ -50,6 +52,7 @@ impl Begin {
                     addr: ext.raddr,
                     rkey: ext.rkey,
                     atomic: None,
+                    skip: ext.skip,
                 }
             }
             Kind::Atomic => {
@@ -60,6 +63,7 @@ impl Begin {
                     addr: ext.raddr,
                     rkey: ext.rkey,
                     atomic: Some(ext.op),
+                    skip: ext.skip,
                 }
             }
         };
@@ -150,7 +154,12 @@ impl Responder {
             }
             return Step::Drop;
         }
-        if frame.msn != self.msn {
+        let begin = if frame.first {
+            Begin::parse(frame)
+        } else {
+            None
+        };
+        if frame.msn != self.msn && !self.may_skip_to(frame.msn, begin.as_ref()) {
             return if self.resync {
                 Step::Drop
             } else {
@@ -158,7 +167,12 @@ impl Responder {
             };
         }
         if frame.first {
-            return self.begin(frame, receive_posted);
+            self.msn = frame.msn;
+            self.current = None;
+            return match begin {
+                Some(begin) => self.begin(frame, begin, receive_posted),
+                None => self.refuse(NakCode::InvalidRequest),
+            };
         }
         if self.resync {
             return Step::Drop;
@@ -189,17 +203,20 @@ impl Responder {
         }
     }
 
-    fn begin(&mut self, frame: &Delivery<'_>, receive_posted: bool) -> Step {
-        self.current = None;
-        let Some(begin) = Begin::parse(frame) else {
-            return self.refuse(NakCode::InvalidRequest);
-        };
+    /// The numbers between the expected message and `msn` belong to local operations of the
+    /// requester, so that nothing is missing.
+    fn may_skip_to(&self, msn: u32, begin: Option<&Begin>) -> bool {
+        self.current.is_none() && begin.is_some_and(|b| msn.wrapping_sub(self.msn) <= b.skip)
+    }
+
+    fn begin(&mut self, frame: &Delivery<'_>, begin: Begin, receive_posted: bool) -> Step {
         let Begin {
             total,
             imm,
             addr,
             rkey,
             atomic,
+            skip: _,
         } = begin;
         if let Some(op) = atomic {
             return self.begin_atomic(addr, rkey, op);

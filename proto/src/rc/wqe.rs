@@ -25,17 +25,29 @@ pub enum Op {
     CmpSwap,
     /// Atomic fetch and add of 64 bits.
     FetchAdd,
+    /// Invalidation of a local key (IBTA 1.7, 10.6). Has no frames, like the two that follow.
+    LocalInv,
+    /// Fast registration of memory (IBTA 1.7, 10.6).
+    RegMr,
+    /// Binding of a memory window (IBTA 1.7, 10.6).
+    BindMw,
 }
 
 impl Op {
-    /// The kind of request that goes over the wire.
-    pub const fn kind(self) -> Kind {
+    /// The kind of request that goes over the wire; `None` for a local operation.
+    pub const fn kind(self) -> Option<Kind> {
         match self {
-            Self::Send | Self::SendImm | Self::SendInv => Kind::Send,
-            Self::Write | Self::WriteImm => Kind::Write,
-            Self::Read => Kind::Read,
-            Self::CmpSwap | Self::FetchAdd => Kind::Atomic,
+            Self::Send | Self::SendImm | Self::SendInv => Some(Kind::Send),
+            Self::Write | Self::WriteImm => Some(Kind::Write),
+            Self::Read => Some(Kind::Read),
+            Self::CmpSwap | Self::FetchAdd => Some(Kind::Atomic),
+            Self::LocalInv | Self::RegMr | Self::BindMw => None,
         }
+    }
+
+    /// A local operation: the caller executes it, and it has no frames.
+    pub const fn is_local(self) -> bool {
+        self.kind().is_none()
     }
 
     /// An atomic.
@@ -94,6 +106,8 @@ pub struct Wqe {
     pub compare: u64,
     /// CMP_SWAP: what comes there; FETCH_ADD: what is added.
     pub swap_add: u64,
+    /// Local operations right before this entry. Owned by [`Requester`](super::Requester).
+    pub(super) skip: u32,
     /// READ and atomics: bytes placed so far. Owned by [`Requester`](super::Requester).
     pub(super) received: u32,
     /// READ and atomics: all bytes are placed. Owned by [`Requester`](super::Requester).
@@ -112,6 +126,7 @@ impl Wqe {
             imm,
             compare: 0,
             swap_add: 0,
+            skip: 0,
             received: 0,
             done: false,
         }
@@ -141,9 +156,10 @@ impl Wqe {
     }
 
     /// The header of one frame of this message to QP `dqpn`; the rail's fields are not set.
-    pub fn header(&self, segment: &Segment, dqpn: u32) -> Header {
-        Header {
-            opcode: self.op.kind().opcode(),
+    /// `None`: a local operation has no frames.
+    pub fn header(&self, segment: &Segment, dqpn: u32) -> Option<Header> {
+        Some(Header {
+            opcode: self.op.kind()?.opcode(),
             first: segment.first,
             last: segment.last,
             solicited: self.flags.solicited,
@@ -153,7 +169,7 @@ impl Wqe {
             msn: segment.msn,
             offset: segment.offset,
             ..Header::default()
-        }
+        })
     }
 
     /// The extension of one frame of this message from QP `sqpn`.
@@ -161,25 +177,36 @@ impl Wqe {
         if !segment.first {
             return Ext::NONE;
         }
-        let (total, imm) = (self.len, self.imm);
+        let (total, imm, skip) = (self.len, self.imm, self.skip);
         match self.op.kind() {
-            Kind::Send => Ext::of(&SendExt { total, imm, sqpn }.emit()),
-            Kind::Write | Kind::Read => Ext::of(
+            None => Ext::NONE,
+            Some(Kind::Send) => Ext::of(
+                &SendExt {
+                    total,
+                    imm,
+                    sqpn,
+                    skip,
+                }
+                .emit(),
+            ),
+            Some(Kind::Write | Kind::Read) => Ext::of(
                 &RethExt {
                     raddr: self.raddr,
                     rkey: self.rkey,
                     total,
                     imm,
                     sqpn,
+                    skip,
                 }
                 .emit(),
             ),
-            Kind::Atomic => Ext::of(
+            Some(Kind::Atomic) => Ext::of(
                 &AtomicExt {
                     raddr: self.raddr,
                     rkey: self.rkey,
                     sqpn,
                     op: self.atomic_op(),
+                    skip,
                 }
                 .emit(),
             ),
@@ -189,9 +216,10 @@ impl Wqe {
     /// Bytes of the extension of the first frame.
     pub(super) const fn extension_len(&self) -> usize {
         match self.op.kind() {
-            Kind::Send => SEND_EXT_LEN,
-            Kind::Write | Kind::Read => RETH_EXT_LEN,
-            Kind::Atomic => ATOMIC_EXT_LEN,
+            None => 0,
+            Some(Kind::Send) => SEND_EXT_LEN,
+            Some(Kind::Write | Kind::Read) => RETH_EXT_LEN,
+            Some(Kind::Atomic) => ATOMIC_EXT_LEN,
         }
     }
 }
@@ -205,6 +233,10 @@ pub enum Status {
     LocalProtection,
     /// The message does not fit the receive.
     LocalLength,
+    /// A local operation failed (`IB_WC_LOC_QP_OP_ERR`).
+    LocalOperation,
+    /// A memory window could not be bound (`IB_WC_MW_BIND_ERR`).
+    MwBind,
     /// The responder found the request malformed or not allowed.
     RemoteInvalidRequest,
     /// The responder's memory does not allow the access.

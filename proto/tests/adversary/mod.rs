@@ -357,8 +357,8 @@ fn request(victim: &mut Victim, bytes: &mut Bytes<'_>) {
     ext.resize(ext_len, 0);
     if first && flags & 2 != 0 {
         let zeros = match kind {
-            Kind::Send => [1..4, 12..16],
-            Kind::Write | Kind::Read => [13..16, 24..32],
+            Kind::Send => [1..4, 13..16],
+            Kind::Write | Kind::Read => [13..16, 25..32],
             Kind::Atomic => {
                 ext[32] %= 3;
                 [0..1, 33..48]
@@ -428,6 +428,8 @@ struct Sends {
     requester: Requester,
     ring: [Wqe; 4],
     now: u64,
+    /// Local operations that were executed.
+    locals: BTreeSet<u32>,
     /// Messages before this one were at least begun.
     sent: u32,
     completed: u32,
@@ -443,6 +445,7 @@ impl Sends {
             }),
             ring: [Wqe::default(); 4],
             now: 0,
+            locals: BTreeSet::new(),
             sent: 0,
             completed: 0,
         }
@@ -450,7 +453,8 @@ impl Sends {
 
     fn step(&mut self, bytes: &mut Bytes<'_>) {
         self.now += u64::from(bytes.u8()) * 100;
-        let op = [Op::Send, Op::Write, Op::Read, Op::FetchAdd][usize::from(bytes.u8() % 4)];
+        let ops = [Op::Send, Op::Write, Op::Read, Op::FetchAdd, Op::LocalInv];
+        let op = ops[usize::from(bytes.u8() % 5)];
         let len = match op {
             Op::FetchAdd => 8,
             _ => u32::from(bytes.u8()),
@@ -459,11 +463,19 @@ impl Sends {
         let posted = self.requester.post(&mut self.ring, wqe);
         assert_ne!(posted, Err(PostError::Invalid));
         for _ in 0..bytes.u8() % 8 {
-            let Next::Frame(segment) = self.requester.next(&self.ring, self.now, 64) else {
-                break;
+            let msn = match self.requester.next(&self.ring, self.now, 64) {
+                Next::Frame(segment) => {
+                    self.requester.sent(&self.ring, &segment);
+                    segment.msn
+                }
+                Next::Local(msn) => {
+                    assert!(self.locals.insert(msn), "executed twice");
+                    self.requester.local_done(&self.ring, msn, Status::Success);
+                    msn
+                }
+                _ => break,
             };
-            self.requester.sent(&self.ring, &segment);
-            let end = segment.msn.wrapping_add(1);
+            let end = msn.wrapping_add(1);
             if msn_before(self.sent, end) {
                 self.sent = end;
             }

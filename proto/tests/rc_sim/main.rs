@@ -39,10 +39,12 @@ fn world(
     ready_at: u64,
 ) -> World<Qp> {
     let [a, b] = plans;
-    let qps = [
+    let mut qps = [
         Qp::new(a.clone(), &b, receive_pause[0], 0),
         Qp::new(b, &a, receive_pause[1], ready_at),
     ];
+    qps[0].executed_there = qps[1].executed.clone();
+    qps[1].executed_there = qps[0].executed.clone();
     World::new(seed, setting, faults, qps)
 }
 
@@ -81,16 +83,22 @@ proptest! {
     }
 }
 
-/// A refused message ends with its own status, those before it well, those after it flushed,
+/// A refused message, or a local operation that fails, ends with its own status, those before it well, those after it flushed,
 /// however the refusal and the acknowledgements are lost and repeated.
 #[test]
 fn sim_a_refusal_is_never_overtaken() {
     for seed in 0..40 {
         let mut plan = messages(seed, 30);
         let bad = seed as usize % 29;
-        plan[bad].op = [Op::Write, Op::Read, Op::FetchAdd][seed as usize % 3];
+        plan[bad].op = [Op::Write, Op::Read, Op::FetchAdd, Op::LocalInv][seed as usize % 4];
         plan[bad].key = KEY + 1;
         plan[bad].addr = 0;
+        plan[bad].data.truncate(8);
+        let how = if plan[bad].op.is_local() {
+            Status::LocalOperation
+        } else {
+            Status::RemoteAccess
+        };
         let faults = [Faults::loss(100), Faults::loss(100)];
         let plans = [plan.clone(), Vec::new()];
         let mut world = world(seed, &Setting::default(), faults, plans, [1, 1], 0);
@@ -100,7 +108,7 @@ fn sim_a_refusal_is_never_overtaken() {
         for (index, done) in world.uppers[0].completions.iter().enumerate() {
             let status = match index.cmp(&bad) {
                 std::cmp::Ordering::Less => Status::Success,
-                std::cmp::Ordering::Equal => Status::RemoteAccess,
+                std::cmp::Ordering::Equal => how,
                 std::cmp::Ordering::Greater => Status::Flushed,
             };
             let msn = index as u32;

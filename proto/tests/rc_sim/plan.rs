@@ -11,7 +11,7 @@ const READABLE: usize = MEMORY / 2;
 const COUNTERS: u32 = 8;
 pub const KEY: u32 = 77;
 
-const OPS: [Op; 8] = [
+const OPS: [Op; 11] = [
     Op::Send,
     Op::SendImm,
     Op::SendInv,
@@ -20,6 +20,9 @@ const OPS: [Op; 8] = [
     Op::Read,
     Op::CmpSwap,
     Op::FetchAdd,
+    Op::LocalInv,
+    Op::RegMr,
+    Op::BindMw,
 ];
 
 /// What one message does.
@@ -30,6 +33,7 @@ pub struct Message {
     pub data: Vec<u8>,
     /// Of WRITE, READ and atomics.
     pub addr: u64,
+    /// A wrong one is refused, by the responder or, of a local operation, by the requester.
     pub key: u32,
     pub fence: bool,
     /// Of atomics.
@@ -59,6 +63,7 @@ pub fn messages(seed: u64, count: usize) -> Vec<Message> {
             let op = OPS[chance.below(OPS.len() as u32) as usize];
             let len = match chance.below(4) {
                 _ if op.is_atomic() => 8,
+                _ if op.is_local() => 0,
                 0 => 0,
                 1 => chance.below(20),
                 _ => chance.below(RECEIVE as u32),
@@ -137,7 +142,7 @@ pub fn model(plan: &[Message]) -> Outcome {
                 let original = execute_atomic(&mut memory, message.addr, message.atomic);
                 answers.push((number, original.to_le_bytes().to_vec()));
             }
-            Op::Send | Op::SendImm | Op::SendInv => {}
+            _ => {}
         }
         if takes_receive(message.op) {
             let number = Some(number);

@@ -2,7 +2,9 @@
 
 use super::plan::{execute_atomic, initial_memory, takes_receive, Message, Received, KEY, RECEIVE};
 use super::sim::{Frame, Upper};
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
 use tbrdma_proto::frame::{Header, Opcode};
 use tbrdma_proto::rc::{
     AckEntries, AckEntry, Completion, Config, Delivery, NakCode, Next, Placed, PostError,
@@ -12,6 +14,9 @@ use tbrdma_proto::rc::{
 /// Payload room of a frame; small, so that short messages have several frames.
 const ROOM: u32 = 64;
 const SQ: usize = 16;
+
+/// Messages that were executed; shared with the other end, to compare.
+pub type Log = Rc<RefCell<BTreeSet<u32>>>;
 
 /// One end: a requester with its sends, and a responder with its memory and receives.
 pub struct Qp {
@@ -34,6 +39,9 @@ pub struct Qp {
     receive_pause: u64,
     next_receive: u64,
     wait_until: Option<u64>,
+    /// Messages that this end has executed for the other, and the other for this one.
+    pub executed: Log,
+    pub executed_there: Log,
     /// Until then this end cannot receive: its QP is being set up.
     ready_at: u64,
     /// News that the QP is not ready. They may come late: they are not in order with the rest.
@@ -63,6 +71,8 @@ impl Qp {
             receive_pause,
             next_receive: receive_pause,
             wait_until: None,
+            executed: Log::default(),
+            executed_there: Log::default(),
             ready_at,
             not_ready: VecDeque::new(),
         }
@@ -119,10 +129,40 @@ impl Qp {
         let wqe = self.ring[slot];
         let from = segment.offset as usize;
         Frame {
-            header: wqe.header(segment, 1),
+            header: wqe.header(segment, 1).expect("not local"),
             ext: wqe.extension(segment, 1).bytes().to_vec(),
             payload: self.data[slot][from..from + segment.len as usize].to_vec(),
         }
+    }
+
+    fn log(&self, msn: u32) {
+        let new = self.executed.borrow_mut().insert(msn);
+        assert!(new, "message {msn} was executed twice");
+    }
+
+    /// Executes a local operation, for which everything has to be done that has to be.
+    fn local(&mut self, msn: u32) {
+        let at = msn as usize;
+        assert!(self.plan[at].op.is_local());
+        let there = self.executed_there.borrow();
+        for (number, message) in (0..msn).zip(&self.plan) {
+            let done = message.op.is_local() || there.contains(&number);
+            assert!(
+                done,
+                "{number} is not done although it is the turn of {msn}"
+            );
+        }
+        drop(there);
+        assert!(
+            !self.plan[at].fence || self.completions.len() == at,
+            "the fence of {msn} did not hold"
+        );
+        let status = if self.plan[at].key == KEY {
+            Status::Success
+        } else {
+            Status::LocalOperation
+        };
+        self.requester.local_done(&self.ring, msn, status);
     }
 
     fn execute(&mut self, frame: &Frame, now: u64) {
@@ -159,7 +199,9 @@ impl Qp {
                 self.memory[at..at + payload.len()].copy_from_slice(payload);
             }
             Step::Read { rkey, .. } => {
-                if rkey != KEY {
+                if rkey == KEY {
+                    self.log(header.msn);
+                } else {
                     self.responder.refuse_read(NakCode::RemoteAccess);
                 }
                 return;
@@ -168,6 +210,7 @@ impl Qp {
                 if rkey == KEY {
                     let original = execute_atomic(&mut self.memory, addr, op);
                     self.responder.executed(original);
+                    self.log(header.msn);
                 } else {
                     self.responder.refuse(NakCode::RemoteAccess);
                 }
@@ -175,6 +218,9 @@ impl Qp {
             }
         }
         let invalidates = self.responder.invalidates(&delivery);
+        if header.last {
+            self.log(header.msn);
+        }
         if let Placed::Receive {
             total,
             imm,
@@ -255,18 +301,24 @@ impl Upper for Qp {
         if let Some(entry) = self.not_ready.pop_front() {
             return Some(ack_frame(&entry));
         }
-        self.wait_until = None;
-        match self.requester.next(&self.ring, now, ROOM) {
-            Next::Frame(segment) => {
-                let frame = self.request(&segment);
-                self.requester.sent(&self.ring, &segment);
-                Some(frame)
+        loop {
+            self.wait_until = None;
+            match self.requester.next(&self.ring, now, ROOM) {
+                Next::Frame(segment) => {
+                    let frame = self.request(&segment);
+                    self.requester.sent(&self.ring, &segment);
+                    return Some(frame);
+                }
+                Next::Local(msn) => {
+                    self.local(msn);
+                    self.advance(now);
+                }
+                Next::Until(at) => {
+                    self.wait_until = Some(at);
+                    return None;
+                }
+                Next::Idle => return None,
             }
-            Next::Until(at) => {
-                self.wait_until = Some(at);
-                None
-            }
-            Next::Idle => None,
         }
     }
 

@@ -1,0 +1,254 @@
+//! Local operations: their turn, and how the responder skips their numbers.
+
+use tbrdma_proto::rc::{
+    first_sqpn, AckEntry, Config, Delivery, Kind, NakCode, Next, Op, Placed, Requester, Responder,
+    RethExt, Segment, SendExt, Status, Step, Syndrome, Wqe, WqeFlags,
+};
+
+const ROOM: u32 = 64;
+
+struct Queue {
+    requester: Requester,
+    ring: [Wqe; 8],
+}
+
+impl Queue {
+    fn new(entries: &[(Op, bool)]) -> Self {
+        let config = Config {
+            max_reads: 4,
+            rnr_retry: 7,
+            not_ready_limit_us: None,
+        };
+        let mut requester = Requester::new(config);
+        let mut ring = [Wqe::default(); 8];
+        for (op, fence) in entries {
+            let flags = WqeFlags {
+                fence: *fence,
+                ..WqeFlags::default()
+            };
+            let posted = requester.post(&mut ring, Wqe::new(*op, flags, 8, 0, 1, 0));
+            assert!(posted.is_ok());
+        }
+        Self { requester, ring }
+    }
+
+    fn next(&mut self) -> Next {
+        let next = self.requester.next(&self.ring, 1_000_000, ROOM);
+        if let Next::Frame(segment) = next {
+            self.requester.sent(&self.ring, &segment);
+        }
+        next
+    }
+
+    fn sends(&mut self, msn: u32) -> bool {
+        matches!(self.next(), Next::Frame(segment) if segment.msn == msn)
+    }
+
+    fn hear(&mut self, msn: u32, syndrome: Syndrome) {
+        let entry = AckEntry {
+            qpn: 1,
+            msn,
+            syndrome,
+        };
+        assert!(self.requester.on_ack(&self.ring, &entry, 0));
+    }
+
+    fn done(&mut self, msn: u32, status: Status) {
+        self.requester.local_done(&self.ring, msn, status);
+    }
+
+    fn read(&mut self, msn: u32) {
+        let segment = Segment {
+            msn,
+            offset: 0,
+            len: 8,
+            first: true,
+            last: true,
+        };
+        assert!(self.requester.read_slot(&self.ring, &segment).is_some());
+        self.requester.read_placed(&mut self.ring, &segment);
+    }
+
+    fn ended(&mut self) -> Vec<(u32, Status)> {
+        std::iter::from_fn(|| self.requester.complete(&self.ring))
+            .map(|done| (done.msn, done.status))
+            .collect()
+    }
+}
+
+#[test]
+fn unit_a_local_operation_waits_for_what_was_sent_before() {
+    let mut queue = Queue::new(&[(Op::Send, false), (Op::RegMr, false), (Op::Send, false)]);
+    // Whose turn it is not is not done.
+    queue.done(1, Status::Success);
+    assert!(queue.sends(0));
+    queue.done(1, Status::Success);
+    assert_eq!(queue.next(), Next::Idle);
+    assert_eq!(queue.ended(), []);
+    queue.hear(1, Syndrome::Ack);
+    assert_eq!(queue.next(), Next::Local(1));
+    assert_eq!(queue.next(), Next::Local(1), "until it is done");
+    queue.done(2, Status::Success);
+    assert_eq!(queue.ended(), [(0, Status::Success)]);
+    queue.done(1, Status::Success);
+    queue.done(1, Status::Success);
+    assert_eq!(queue.ended(), [(1, Status::Success)]);
+    assert!(queue.sends(2));
+    queue.hear(3, Syndrome::Ack);
+    assert_eq!(queue.ended(), [(2, Status::Success)]);
+    assert_eq!(queue.next(), Next::Idle);
+}
+
+#[test]
+fn unit_only_a_fenced_local_operation_waits_for_reads() {
+    for fence in [false, true] {
+        let mut queue = Queue::new(&[(Op::Read, false), (Op::LocalInv, fence)]);
+        assert!(queue.sends(0));
+        queue.hear(1, Syndrome::Ack);
+        if fence {
+            assert_eq!(queue.next(), Next::Idle);
+            queue.read(0);
+        }
+        assert_eq!(queue.next(), Next::Local(1));
+        queue.done(1, Status::Success);
+        if !fence {
+            assert_eq!(queue.ended(), [], "they end in the order of posting");
+            queue.read(0);
+        }
+        assert_eq!(queue.ended(), [(0, Status::Success), (1, Status::Success)]);
+    }
+}
+
+#[test]
+fn unit_a_local_operation_that_fails_ends_the_queue_there() {
+    let entries = [(Op::Read, false), (Op::BindMw, false), (Op::Send, false)];
+    let mut queue = Queue::new(&entries);
+    assert!(queue.sends(0));
+    queue.hear(1, Syndrome::Ack);
+    assert_eq!(queue.next(), Next::Local(1));
+    queue.done(1, Status::MwBind);
+    assert_eq!(queue.next(), Next::Idle);
+    assert_eq!(queue.ended(), []);
+    queue.read(0);
+    let ended = [
+        (0, Status::Success),
+        (1, Status::MwBind),
+        (2, Status::Flushed),
+    ];
+    assert_eq!(queue.ended(), ended);
+}
+
+#[test]
+fn unit_a_qp_that_becomes_ready_late_is_waited_for_after_local_operations() {
+    let mut queue = Queue::new(&[(Op::RegMr, false), (Op::Send, false)]);
+    assert_eq!(queue.next(), Next::Local(0));
+    queue.done(0, Status::Success);
+    assert!(queue.sends(1));
+    queue.hear(1, Syndrome::NotReady);
+    assert!(queue.sends(1), "and no registration again");
+    queue.hear(2, Syndrome::Ack);
+    assert_eq!(queue.ended(), [(0, Status::Success), (1, Status::Success)]);
+}
+
+#[test]
+fn unit_a_flushed_queue_executes_nothing() {
+    let mut queue = Queue::new(&[(Op::RegMr, false)]);
+    assert_eq!(queue.next(), Next::Local(0));
+    queue.requester.flush();
+    queue.done(0, Status::Success);
+    assert_eq!(queue.next(), Next::Idle);
+    assert_eq!(queue.ended(), [(0, Status::Flushed)]);
+}
+
+#[test]
+fn unit_a_message_tells_how_many_numbers_are_skipped() {
+    let ops = [Op::Send, Op::LocalInv, Op::RegMr, Op::Write, Op::Send];
+    let queue = Queue::new(&ops.map(|op| (op, false)));
+    let first = |msn| Segment {
+        msn,
+        offset: 0,
+        len: 8,
+        first: true,
+        last: true,
+    };
+    let ext = |msn: u32| queue.ring[msn as usize].extension(&first(msn), 1);
+    let skips = [
+        SendExt::parse(ext(0).bytes()).map(|ext| ext.skip),
+        RethExt::parse(ext(3).bytes()).map(|ext| ext.skip),
+        SendExt::parse(ext(4).bytes()).map(|ext| ext.skip),
+    ];
+    assert_eq!(skips, [Some(0), Some(2), Some(0)]);
+    assert_eq!(first_sqpn(Kind::Write, ext(3).bytes()), Some(1));
+    assert_eq!(queue.ring[1].header(&first(1), 1), None);
+    assert!(ext(1).bytes().is_empty());
+}
+
+/// Part of a SEND of `total` bytes, before which `skip` numbers are skipped.
+fn send(responder: &mut Responder, msn: u32, total: u32, skip: u32, posted: bool) -> Step {
+    let ext = SendExt {
+        total,
+        imm: 0,
+        sqpn: 1,
+        skip,
+    }
+    .emit();
+    let frame = Delivery {
+        kind: Kind::Send,
+        msn,
+        offset: 0,
+        len: total.min(ROOM),
+        first: true,
+        last: total <= ROOM,
+        imm: false,
+        inv: false,
+        solicited: false,
+        ext: &ext,
+    };
+    let step = responder.on_frame(&frame, posted);
+    if matches!(step, Step::Receive { .. }) {
+        assert_eq!(responder.placed(&frame) == Placed::More, !frame.last);
+    }
+    step
+}
+
+fn told(responder: &mut Responder) -> Option<(u32, Syndrome)> {
+    responder
+        .take_ack(1)
+        .map(|entry| (entry.msn, entry.syndrome))
+}
+
+#[test]
+fn unit_the_responder_skips_what_it_is_told_to() {
+    let taken = Step::Receive {
+        total: 10,
+        offset: 0,
+    };
+    let mut responder = Responder::new(4, 1);
+    assert_eq!(send(&mut responder, 3, 10, 3, true), taken);
+    assert_eq!(told(&mut responder), Some((4, Syndrome::Ack)));
+    assert_eq!(send(&mut responder, 4, 10, 0, true), taken);
+    // Refused for lack of a receive, and sent again.
+    assert_eq!(send(&mut responder, 7, 10, 2, false), Step::Answer);
+    assert_eq!(told(&mut responder), Some((7, Syndrome::Rnr(1))));
+    assert_eq!(send(&mut responder, 8, 10, 0, true), Step::Drop);
+    assert_eq!(send(&mut responder, 7, 10, 2, true), taken);
+    assert_eq!(send(&mut responder, 8, 10, 0, true), taken);
+    assert_eq!(told(&mut responder), Some((9, Syndrome::Ack)));
+    // More is missing than it says.
+    assert_eq!(send(&mut responder, 12, 10, 2, true), Step::Answer);
+    let nak = Syndrome::Nak(NakCode::InvalidRequest);
+    assert_eq!(told(&mut responder), Some((9, nak)));
+}
+
+#[test]
+fn unit_nothing_is_skipped_inside_a_message() {
+    let mut responder = Responder::new(4, 1);
+    let begun = Step::Receive {
+        total: 100,
+        offset: 0,
+    };
+    assert_eq!(send(&mut responder, 0, 100, 0, true), begun);
+    assert_eq!(send(&mut responder, 2, 10, 2, true), Step::Answer);
+    let nak = Syndrome::Nak(NakCode::InvalidRequest);
+    assert_eq!(told(&mut responder), Some((0, nak)));
+}
