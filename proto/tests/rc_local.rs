@@ -15,6 +15,7 @@ struct Queue {
 impl Queue {
     fn new(entries: &[(Op, bool)]) -> Self {
         let config = Config {
+            reliable: true,
             max_reads: 4,
             rnr_retry: 7,
             not_ready_limit_us: None,

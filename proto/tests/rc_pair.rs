@@ -241,6 +241,7 @@ fn wqe(message: &Message, rkey: u32, number: u32) -> Wqe {
 
 fn config() -> Config {
     Config {
+        reliable: true,
         max_reads: 2,
         rnr_retry: 7,
         not_ready_limit_us: None,

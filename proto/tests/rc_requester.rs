@@ -17,6 +17,7 @@ impl Queue {
     /// A queue with an entry of 100 bytes for each operation, of 8 for atomics.
     fn new(ops: &[Op]) -> Self {
         let config = Config {
+            reliable: true,
             max_reads: 4,
             rnr_retry: 7,
             not_ready_limit_us: None,
@@ -252,6 +253,7 @@ fn unit_what_cannot_be_sent_is_not_taken() {
     );
     // No READ would ever be sent.
     let mut requester = Requester::new(Config {
+        reliable: true,
         max_reads: 0,
         rnr_retry: 7,
         not_ready_limit_us: None,

@@ -1,4 +1,4 @@
-//! Reliable connected queue pairs: the message layer above the rails.
+//! Connected queue pairs: the message layer above the rails.
 //!
 //! A rail delivers frames exactly once and in order, so this layer has no packet sequence
 //! numbers, no packet acknowledgements and no packet timers. What is left of IBTA RC (IBTA 1.7,
@@ -22,23 +22,32 @@
 //! that arrives again although it was executed is dropped and acknowledged again: nothing, and no
 //! atomic in particular, is executed twice, and what READs and atomics bring is sent once.
 
+//!
+//! # Unreliable connections
+//!
+//! UC is the same without answers. A message is done for the requester when its last frame was
+//! handed over; one that the responder cannot receive is dropped whole. The rails lose nothing, so
+//! what is dropped is what lacked a receive, was not allowed, or was under way when a rail died.
+
 mod ack;
 mod atomic;
 mod ext;
+mod incoming;
 mod request;
 mod requester;
 mod responder;
 mod response;
+mod unreliable;
 mod wqe;
 
 pub use ack::{AckEntries, AckEntry, NakCode, Syndrome, ACK_ENTRY_LEN};
 pub use atomic::{AtomicExt, AtomicOp, ATOMIC_EXT_LEN, ATOMIC_LEN};
 pub use ext::{first_sqpn, Ext, RethExt, SendExt, RETH_EXT_LEN, SEND_EXT_LEN};
 pub use request::{Delivery, Kind, Placed, Step};
-pub use requester::{Config, Next, PostError, Requester};
+pub use requester::{Config, Next, Requester};
 pub use responder::Responder;
 pub use response::{ReadSegment, Response, MAX_READS};
-pub use wqe::{Completion, Op, Segment, Status, Wqe, WqeFlags};
+pub use wqe::{Completion, Op, PostError, Segment, Status, Wqe, WqeFlags};
 
 /// Largest message, bytes: 1 GiB, within the 2 GiB that IBTA allows (IBTA 1.7, 9.7.7).
 pub const MAX_MESSAGE: u32 = 1 << 30;

@@ -44,6 +44,11 @@ impl<'a> Delivery<'a> {
             ext,
         })
     }
+
+    /// The message uses up a receive.
+    pub const fn takes_receive(&self) -> bool {
+        matches!(self.kind, Kind::Send) || matches!(self.kind, Kind::Write) && self.imm
+    }
 }
 
 /// Kinds of request.
@@ -85,7 +90,9 @@ impl Kind {
 /// What to do with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing: a duplicate, or part of a message that will come again.
+    /// Nothing: a duplicate, or part of a message that will come again; of an unreliable connection
+    /// part of a message that is dropped, see
+    /// [`Responder::take_dropped`](super::Responder::take_dropped).
     Drop,
     /// Something has to be told to the requester: see [`Responder::take_ack`](super::Responder::take_ack).
     Answer,

@@ -2,28 +2,21 @@
 
 use super::ack::{AckEntry, NakCode, Syndrome};
 use super::atomic::ATOMIC_LEN;
-use super::wqe::{Completion, Op, Segment, Status, Wqe};
+use super::wqe::{Completion, Op, PostError, Segment, Status, Wqe};
 use super::{msn_before, rnr_timer_us, MAX_MESSAGE};
 
 /// Limits that the QP's attributes set.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
+    /// Messages are acknowledged (RC). Otherwise (UC) one is done when its last frame was handed
+    /// over, there are no READs and atomics, and nothing is retried.
+    pub reliable: bool,
     /// READs and atomics in flight at the most (`max_rd_atomic`).
     pub max_reads: u16,
     /// RNR retries, 0 to 7; 7 means without end (IBTA 1.7, 9.7.5.2.8).
     pub rnr_retry: u8,
     /// How long the peer's QP may stay unable to receive, microseconds; `None` means for ever.
     pub not_ready_limit_us: Option<u64>,
-}
-
-/// Why an entry was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PostError {
-    /// The ring is full.
-    Full,
-    /// The entry is longer than [`MAX_MESSAGE`], an atomic of other than [`ATOMIC_LEN`] bytes, or
-    /// a READ or an atomic although [`Config::max_reads`] allows none.
-    Invalid,
 }
 
 /// What the send queue wants to do.
@@ -116,7 +109,7 @@ impl Requester {
     /// Puts an entry at the end of the queue and tells its slot.
     pub fn post(&mut self, ring: &mut [Wqe], wqe: Wqe) -> Result<usize, PostError> {
         // A queue that is being flushed takes everything, to flush it.
-        let may_read = self.config.max_reads > 0 || self.flushing;
+        let may_read = self.config.reliable && (self.config.max_reads > 0 || self.flushing);
         let valid = wqe.len <= MAX_MESSAGE
             && (!wqe.op.is_atomic() || wqe.len == ATOMIC_LEN)
             && (!wqe.op.is_answered() || may_read);
@@ -214,6 +207,9 @@ impl Requester {
         }
         self.next = end;
         self.offset = 0;
+        if !self.config.reliable {
+            self.acked = end;
+        }
     }
 
     /// The local operation that [`next`](Self::next) asked for was executed, and how it went: with
@@ -240,6 +236,9 @@ impl Requester {
 
     /// News from the responder. `false`: it contradicts what was sent and was not acted on.
     pub fn on_ack(&mut self, ring: &[Wqe], entry: &AckEntry, now_us: u64) -> bool {
+        if !self.config.reliable {
+            return false;
+        }
         if self.flushing {
             return true;
         }

@@ -1,98 +1,25 @@
 //! The responder: progress of the receive side of a QP.
 
 use super::ack::{AckEntry, NakCode, Syndrome};
-use super::atomic::{AtomicExt, AtomicOp, ATOMIC_LEN};
-use super::ext::{RethExt, SendExt};
+use super::atomic::{AtomicOp, ATOMIC_LEN};
+use super::incoming::{Begin, Current};
+use super::msn_before;
 use super::request::{Delivery, Kind, Placed, Step};
 use super::response::{Response, Responses, Work, MAX_READS};
-use super::{msn_before, MAX_MESSAGE};
-
-#[derive(Clone, Copy, Debug)]
-struct Current {
-    kind: Kind,
-    total: u32,
-    placed: u32,
-    addr: u64,
-    rkey: u32,
-    imm: Option<u32>,
-    inv: Option<u32>,
-    solicited: bool,
-}
-
-/// What the first frame of a request says.
-struct Begin {
-    total: u32,
-    imm: u32,
-    addr: u64,
-    rkey: u32,
-    atomic: Option<AtomicOp>,
-    skip: u32,
-}
-
-impl Begin {
-    /// `None`: the frame is malformed, or too long, or its range does not fit the address space.
-    fn parse(frame: &Delivery<'_>) -> Option<Self> {
-        let begin = match frame.kind {
-            Kind::Send => {
-                let ext = SendExt::parse(frame.ext)?;
-                Self {
-                    total: ext.total,
-                    imm: ext.imm,
-                    addr: 0,
-                    rkey: 0,
-                    atomic: None,
-                    skip: ext.skip,
-                }
-            }
-            Kind::Write | Kind::Read => {
-                let ext = RethExt::parse(frame.ext)?;
-                Self {
-                    total: ext.total,
-                    imm: ext.imm,
-                    addr: ext.raddr,
-                    rkey: ext.rkey,
-                    atomic: None,
-                    skip: ext.skip,
-                }
-            }
-            Kind::Atomic => {
-                let ext = AtomicExt::parse(frame.ext)?;
-                Self {
-                    total: ATOMIC_LEN,
-                    imm: 0,
-                    addr: ext.raddr,
-                    rkey: ext.rkey,
-                    atomic: Some(ext.op),
-                    skip: ext.skip,
-                }
-            }
-        };
-        // Bytes that the requester sends.
-        let sends = match frame.kind {
-            Kind::Send | Kind::Write => begin.total,
-            Kind::Read | Kind::Atomic => 0,
-        };
-        let fits = begin.total <= MAX_MESSAGE
-            && begin.addr.checked_add(u64::from(begin.total)).is_some()
-            && frame.offset == 0
-            && frame.len <= sends
-            && frame.last == (frame.len == sends)
-            && (frame.len > 0 || frame.last)
-            && flags_fit(frame);
-        fits.then_some(begin)
-    }
-}
+use super::unreliable::Drops;
 
 /// Progress of one receive side.
 #[derive(Debug)]
 pub struct Responder {
+    /// What was dropped, of an unreliable connection; `None` of a reliable one.
+    pub(super) drops: Option<Drops>,
     /// READs and atomics that may be held; at most [`MAX_READS`].
     max_reads: u16,
     /// IBTA code of the time that a requester waits after RNR.
     rnr_timer: u8,
     /// The message expected or being received.
-    msn: u32,
-    current: Option<Current>,
+    pub(super) msn: u32,
+    pub(super) current: Option<Current>,
     /// Frames are thrown away until the expected message begins.
     resync: bool,
     /// An acknowledgement is owed.
@@ -105,22 +32,13 @@ pub struct Responder {
     responses: Responses,
 }
 
-/// The flags make sense together: immediate data and a key to invalidate share one field, only a
-/// SEND invalidates, and READs and atomics carry neither.
-const fn flags_fit(frame: &Delivery<'_>) -> bool {
-    match frame.kind {
-        Kind::Send => !(frame.imm && frame.inv),
-        Kind::Write => !frame.inv,
-        Kind::Read | Kind::Atomic => !frame.imm && !frame.inv,
-    }
-}
-
 impl Responder {
-    /// A responder that expects message 0.
+    /// A responder of a reliable connection (RC) that expects message 0.
     ///
     /// `max_reads` is `max_dest_rd_atomic`, `rnr_timer` is `min_rnr_timer` (0 to 31).
     pub fn new(max_reads: u16, rnr_timer: u8) -> Self {
         Self {
+            drops: None,
             max_reads: max_reads.min(MAX_READS as u16),
             rnr_timer: rnr_timer & 31,
             msn: 0,
@@ -142,6 +60,9 @@ impl Responder {
 
     /// Looks at a frame. `receive_posted`: there is a receive that a message may use.
     pub fn on_frame(&mut self, frame: &Delivery<'_>, receive_posted: bool) -> Step {
+        if self.drops.is_some() {
+            return self.on_unreliable(frame, receive_posted);
+        }
         self.executing = false;
         if self.dead {
             return Step::Drop;
@@ -170,7 +91,7 @@ impl Responder {
             self.msn = frame.msn;
             self.current = None;
             return match begin {
-                Some(begin) => self.begin(frame, begin, receive_posted),
+                Some(begin) => self.begin(frame, &begin, receive_posted),
                 None => self.refuse(NakCode::InvalidRequest),
             };
         }
@@ -180,27 +101,10 @@ impl Responder {
         let Some(current) = self.current else {
             return self.refuse(NakCode::InvalidRequest);
         };
-        let end = frame.offset.checked_add(frame.len);
-        let fits = current.kind == frame.kind
-            && frame.offset == current.placed
-            && frame.len > 0
-            && frame.ext.is_empty()
-            && flags_fit(frame)
-            && end.is_some_and(|end| end <= current.total && frame.last == (end == current.total));
-        if !fits {
+        if !current.goes_on(frame) {
             return self.refuse(NakCode::InvalidRequest);
         }
-        match current.kind {
-            Kind::Send => Step::Receive {
-                total: current.total,
-                offset: frame.offset,
-            },
-            _ => Step::Write {
-                addr: current.addr.wrapping_add(u64::from(frame.offset)),
-                rkey: current.rkey,
-                whole: None,
-            },
-        }
+        current.step(frame)
     }
 
     /// The numbers between the expected message and `msn` belong to local operations of the
@@ -209,46 +113,22 @@ impl Responder {
         self.current.is_none() && begin.is_some_and(|b| msn.wrapping_sub(self.msn) <= b.skip)
     }
 
-    fn begin(&mut self, frame: &Delivery<'_>, begin: Begin, receive_posted: bool) -> Step {
-        let Begin {
-            total,
-            imm,
-            addr,
-            rkey,
-            atomic,
-            skip: _,
-        } = begin;
-        if let Some(op) = atomic {
-            return self.begin_atomic(addr, rkey, op);
+    fn begin(&mut self, frame: &Delivery<'_>, begin: &Begin, receive_posted: bool) -> Step {
+        if let Some(op) = begin.atomic {
+            return self.begin_atomic(begin.addr, begin.rkey, op);
         }
         if frame.kind == Kind::Read {
-            return self.begin_read(addr, rkey, total);
+            return self.begin_read(begin.addr, begin.rkey, begin.total);
         }
-        let needs_receive = frame.kind == Kind::Send || frame.imm;
-        if needs_receive && !receive_posted {
+        if frame.takes_receive() && !receive_posted {
             self.refusal = Some(Syndrome::Rnr(self.rnr_timer));
             self.resync = true;
             return Step::Answer;
         }
         self.resync = false;
-        self.current = Some(Current {
-            kind: frame.kind,
-            total,
-            placed: 0,
-            addr,
-            rkey,
-            imm: frame.imm.then_some(imm),
-            inv: frame.inv.then_some(imm),
-            solicited: frame.solicited,
-        });
-        match frame.kind {
-            Kind::Send => Step::Receive { total, offset: 0 },
-            _ => Step::Write {
-                addr,
-                rkey,
-                whole: Some((addr, total)),
-            },
-        }
+        let current = Current::new(frame, begin);
+        self.current = Some(current);
+        current.step(frame)
     }
 
     fn begin_read(&mut self, addr: u64, rkey: u32, total: u32) -> Step {
@@ -290,7 +170,7 @@ impl Responder {
     /// The message under way is done.
     fn finish(&mut self) {
         self.msn = self.msn.wrapping_add(1);
-        self.owed = true;
+        self.owed = self.drops.is_none();
     }
 
     /// The key that the message under way asks to invalidate, told with its last frame: after the
@@ -312,24 +192,21 @@ impl Responder {
         let done = *current;
         self.current = None;
         self.finish();
-        if done.kind == Kind::Write && done.imm.is_none() {
-            return Placed::Silent;
-        }
-        Placed::Receive {
-            total: done.total,
-            imm: done.imm,
-            inv: done.inv,
-            write: done.kind == Kind::Write,
-            solicited: done.solicited,
-        }
+        done.placed()
     }
 
-    /// Refuses the current message, or the atomic that was not executed, for good. The caller puts the QP into the error state once
-    /// [`take_ack`](Self::take_ack) has given the refusal away.
+    /// Refuses the current message, or the atomic that was not executed, for good. The caller puts
+    /// the QP into the error state once [`take_ack`](Self::take_ack) has given the refusal away.
+    ///
+    /// Of an unreliable connection the message is dropped, and the QP goes on.
     pub fn refuse(&mut self, code: NakCode) -> Step {
-        self.refusal = Some(Syndrome::Nak(code));
         self.current = None;
         self.executing = false;
+        if let Some(drops) = &mut self.drops {
+            drops.count(self.msn);
+            return Step::Drop;
+        }
+        self.refusal = Some(Syndrome::Nak(code));
         self.dead = true;
         Step::Answer
     }

@@ -224,6 +224,16 @@ impl Wqe {
     }
 }
 
+/// Why an entry was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// The ring is full.
+    Full,
+    /// The entry is longer than [`MAX_MESSAGE`](super::MAX_MESSAGE), an atomic of other than [`ATOMIC_LEN`] bytes, or
+    /// a READ or an atomic although [`Config`](super::Config) allows none.
+    Invalid,
+}
+
 /// How an entry ended; the names are those of `enum ib_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {

@@ -309,15 +309,30 @@ pub fn hello(data: &[u8]) {
     }
 }
 
-/// A QP whose other end says anything.
+/// A QP of a reliable connection whose other end says anything.
 pub fn rc(data: &[u8]) {
+    qp(data, true);
+}
+
+/// A QP of an unreliable connection whose other end says anything.
+pub fn uc(data: &[u8]) {
+    qp(data, false);
+}
+
+fn qp(data: &[u8], reliable: bool) {
     let mut bytes = Bytes(data);
     let mut victim = Victim {
-        responder: Responder::new(4, 1),
+        responder: if reliable {
+            Responder::new(4, 1)
+        } else {
+            Responder::unreliable()
+        },
+        reliable,
+        placed: 0,
         range: None,
         executed: BTreeSet::new(),
     };
-    let mut sends = Sends::new();
+    let mut sends = Sends::new(reliable);
     while !bytes.is_empty() {
         match bytes.u8() % 4 {
             0 => sends.step(&mut bytes),
@@ -329,6 +344,9 @@ pub fn rc(data: &[u8]) {
 
 struct Victim {
     responder: Responder,
+    reliable: bool,
+    /// Bytes of the message under way that are in their place.
+    placed: u32,
     /// What the WRITE under way may touch.
     range: Option<(u64, u64)>,
     /// Atomics that were executed.
@@ -339,6 +357,8 @@ struct Victim {
 fn request(victim: &mut Victim, bytes: &mut Bytes<'_>) {
     let Victim {
         responder,
+        reliable,
+        placed,
         range,
         executed,
     } = victim;
@@ -381,7 +401,15 @@ fn request(victim: &mut Victim, bytes: &mut Bytes<'_>) {
         ext: &ext,
     };
     let len = u64::from(frame.len);
-    match responder.on_frame(&frame, flags & 32 != 0) {
+    let step = responder.on_frame(&frame, flags & 32 != 0);
+    if matches!(step, Step::Receive { .. } | Step::Write { .. }) {
+        if first {
+            *placed = 0;
+        }
+        assert_eq!(frame.offset, *placed, "a hole");
+        *placed += frame.len;
+    }
+    match step {
         Step::Receive { total, offset } => {
             assert!(total <= MAX_MESSAGE && u64::from(offset) + len <= u64::from(total));
             responder.placed(&frame);
@@ -412,6 +440,12 @@ fn request(victim: &mut Victim, bytes: &mut Bytes<'_>) {
         }
         Step::Answer | Step::Drop => {}
     }
+    if !*reliable {
+        let silent = matches!(step, Step::Receive { .. } | Step::Write { .. } | Step::Drop);
+        assert!(silent && !responder.owes_ack() && !responder.is_dead());
+        assert_eq!(responder.next_response(64), None);
+        assert!(responder.take_dropped() <= 2);
+    }
     if let Some(response) = responder.next_response(64) {
         assert!(response.payload_len() <= 64);
         if let Response::Atomic { msn, original } = response {
@@ -425,6 +459,7 @@ fn request(victim: &mut Victim, bytes: &mut Bytes<'_>) {
 }
 
 struct Sends {
+    reliable: bool,
     requester: Requester,
     ring: [Wqe; 4],
     now: u64,
@@ -436,9 +471,11 @@ struct Sends {
 }
 
 impl Sends {
-    fn new() -> Self {
+    fn new(reliable: bool) -> Self {
         Self {
+            reliable,
             requester: Requester::new(QpConfig {
+                reliable,
                 max_reads: 2,
                 rnr_retry: 3,
                 not_ready_limit_us: Some(100_000),
@@ -461,7 +498,8 @@ impl Sends {
         };
         let wqe = Wqe::new(op, WqeFlags::default(), len, 0, 1, 0);
         let posted = self.requester.post(&mut self.ring, wqe);
-        assert_ne!(posted, Err(PostError::Invalid));
+        let valid = self.reliable || !op.is_answered();
+        assert_eq!(posted == Err(PostError::Invalid), !valid);
         for _ in 0..bytes.u8() % 8 {
             let msn = match self.requester.next(&self.ring, self.now, 64) {
                 Next::Frame(segment) => {
@@ -515,7 +553,8 @@ impl Sends {
                 0
             };
             if let Some(entry) = AckEntry::parse(&raw) {
-                self.requester.on_ack(&self.ring, &entry, self.now);
+                let heard = self.requester.on_ack(&self.ring, &entry, self.now);
+                assert!(self.reliable || !heard);
             }
         }
         self.complete();

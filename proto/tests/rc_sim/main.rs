@@ -6,7 +6,7 @@ mod qp;
 #[path = "../sim/mod.rs"]
 mod sim;
 
-use plan::{messages, model, takes_receive, Message, KEY};
+use plan::{messages, model, model_of, takes_receive, unreliable, Message, KEY};
 use proptest::prelude::*;
 use qp::Qp;
 use sim::{Faults, Setting, World};
@@ -81,6 +81,87 @@ proptest! {
         check(a, b);
         check(b, a);
     }
+}
+
+/// `by` is what the requester of an unreliable connection ended with, `at` the responder. Returns
+/// how many messages were dropped.
+fn check_unreliable(by: &Qp, at: &mut Qp) -> usize {
+    let executed = at.executed.borrow();
+    let expected = model_of(&by.plan, |msn| executed.contains(&msn));
+    assert!(at.received == expected.received, "the receives differ");
+    assert!(at.memory == expected.memory, "the memory differs");
+    assert_eq!(by.completions.len(), by.plan.len());
+    for (msn, done) in (0..).zip(&by.completions) {
+        let status = Status::Success;
+        assert_eq!(*done, Completion { msn, status });
+    }
+    assert!(executed.is_disjoint(&at.missed));
+    // What was not executed was missed, or it lacked a receive. Of a message that began before the
+    // end was ready, the rest is dropped.
+    let dropped = at.responder.take_dropped() as usize;
+    let lost: Vec<u32> = (0..)
+        .zip(&by.plan)
+        .filter(|(msn, m)| !m.op.is_local() && !executed.contains(msn))
+        .map(|(msn, _)| msn)
+        .collect();
+    let lacked: Vec<_> = lost.iter().filter(|msn| !at.missed.contains(msn)).collect();
+    assert!(lacked
+        .iter()
+        .all(|msn| takes_receive(by.plan[**msn as usize].op)));
+    assert!(dropped == lacked.len() || dropped == lacked.len() + 1 && !at.missed.is_empty());
+    lost.len()
+}
+
+fn to_unreliable(world: World<Qp>) -> World<Qp> {
+    World {
+        uppers: world.uppers.map(Qp::unreliable),
+        ..world
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Of an unreliable connection every message ends at the requester, and each is executed once,
+    /// in order and with its bytes, or not at all.
+    #[test]
+    fn prop_unreliable_messages_come_whole_or_not_at_all(
+        seed in any::<u64>(),
+        loss in 0..150u32,
+        duplication in 0..50u32,
+        counts in (0..60usize, 0..60usize),
+        receive_pause in (1..200u64, 1..200u64),
+        ready_at in prop_oneof![Just(0), 0..2_000u64],
+    ) {
+        let faults = Faults { loss, duplication, ..Faults::default() };
+        let faults = [faults.clone(), faults];
+        let plans = [messages(seed, counts.0), messages(!seed, counts.1)].map(unreliable);
+        let pause = [receive_pause.0, receive_pause.1];
+        let world = world(seed, &Setting::default(), faults, plans, pause, ready_at);
+        let mut world = to_unreliable(world);
+        world.run(LIMIT);
+        let [a, b] = &mut world.uppers;
+        check_unreliable(a, b);
+        check_unreliable(b, a);
+    }
+}
+
+/// The simulation meets both: messages that are dropped and messages that come.
+#[test]
+fn sim_unreliable_messages_are_dropped_for_lack_of_receives_only() {
+    let plan = unreliable(messages(7, 200));
+    let [few, many] = [30, 1].map(|pause| {
+        let plans = [plan.clone(), Vec::new()];
+        let faults = [Faults::loss(50), Faults::loss(50)];
+        let world = world(7, &Setting::default(), faults, plans, [pause; 2], 0);
+        let mut world = to_unreliable(world);
+        world.run(LIMIT);
+        let [a, b] = &mut world.uppers;
+        check_unreliable(a, b)
+    });
+    let all = plan.iter().filter(|m| takes_receive(m.op)).count();
+    assert!(few > 5 && few < all - 5, "{few} of {all} were dropped");
+    assert_eq!(many, 0);
 }
 
 /// A refused message, or a local operation that fails, ends with its own status, those before it well, those after it flushed,

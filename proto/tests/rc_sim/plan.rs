@@ -95,6 +95,11 @@ pub fn messages(seed: u64, count: usize) -> Vec<Message> {
         .collect()
 }
 
+/// Of these, the ones that an unreliable connection has.
+pub fn unreliable(plan: Vec<Message>) -> Vec<Message> {
+    plan.into_iter().filter(|m| !m.op.is_answered()).collect()
+}
+
 pub fn takes_receive(op: Op) -> bool {
     op.takes_receive()
 }
@@ -130,10 +135,15 @@ pub struct Outcome {
 
 /// What has to come of these messages.
 pub fn model(plan: &[Message]) -> Outcome {
+    model_of(plan, |_| true)
+}
+
+/// What has to come of those that are executed.
+pub fn model_of(plan: &[Message], executed: impl Fn(u32) -> bool) -> Outcome {
     let mut memory = initial_memory();
     let mut received = Vec::new();
     let mut answers = Vec::new();
-    for (number, message) in (0u32..).zip(plan) {
+    for (number, message) in (0u32..).zip(plan).filter(|(number, _)| executed(*number)) {
         let range = message.addr as usize..message.addr as usize + message.data.len();
         match message.op {
             Op::Write | Op::WriteImm => memory[range].copy_from_slice(&message.data),

@@ -15,6 +15,13 @@ use tbrdma_proto::rc::{
 const ROOM: u32 = 64;
 const SQ: usize = 16;
 
+const CONFIG: Config = Config {
+    reliable: true,
+    max_reads: 2,
+    rnr_retry: 7,
+    not_ready_limit_us: None,
+};
+
 /// Messages that were executed; shared with the other end, to compare.
 pub type Log = Rc<RefCell<BTreeSet<u32>>>;
 
@@ -42,6 +49,10 @@ pub struct Qp {
     /// Messages that this end has executed for the other, and the other for this one.
     pub executed: Log,
     pub executed_there: Log,
+    /// The connection is a reliable one.
+    reliable: bool,
+    /// Of an unreliable one: messages of which frames came before this end was ready.
+    pub missed: BTreeSet<u32>,
     /// Until then this end cannot receive: its QP is being set up.
     ready_at: u64,
     /// News that the QP is not ready. They may come late: they are not in order with the rest.
@@ -50,13 +61,8 @@ pub struct Qp {
 
 impl Qp {
     pub fn new(plan: Vec<Message>, other: &[Message], receive_pause: u64, ready_at: u64) -> Self {
-        let config = Config {
-            max_reads: 2,
-            rnr_retry: 7,
-            not_ready_limit_us: None,
-        };
         Self {
-            requester: Requester::new(config),
+            requester: Requester::new(CONFIG),
             ring: vec![Wqe::default(); SQ],
             data: vec![Vec::new(); SQ],
             plan,
@@ -73,9 +79,22 @@ impl Qp {
             wait_until: None,
             executed: Log::default(),
             executed_there: Log::default(),
+            reliable: true,
+            missed: BTreeSet::new(),
             ready_at,
             not_ready: VecDeque::new(),
         }
+    }
+
+    /// Makes the connection an unreliable one.
+    pub fn unreliable(mut self) -> Self {
+        self.requester = Requester::new(Config {
+            reliable: false,
+            ..CONFIG
+        });
+        self.responder = Responder::unreliable();
+        self.reliable = false;
+        self
     }
 
     /// Time has passed: receives are posted, and sends.
@@ -146,7 +165,7 @@ impl Qp {
         assert!(self.plan[at].op.is_local());
         let there = self.executed_there.borrow();
         for (number, message) in (0..msn).zip(&self.plan) {
-            let done = message.op.is_local() || there.contains(&number);
+            let done = !self.reliable || message.op.is_local() || there.contains(&number);
             assert!(
                 done,
                 "{number} is not done although it is the turn of {msn}"
@@ -168,7 +187,9 @@ impl Qp {
     fn execute(&mut self, frame: &Frame, now: u64) {
         let header = &frame.header;
         if now < self.ready_at {
-            if header.first {
+            if !self.reliable {
+                self.missed.insert(header.msn);
+            } else if header.first {
                 self.not_ready.push_back(AckEntry {
                     qpn: 1,
                     msn: header.msn,
@@ -328,7 +349,7 @@ impl Upper for Qp {
 
     fn is_done(&self) -> bool {
         self.completions.len() == self.plan.len()
-            && self.received.len() == self.to_receive
+            && (!self.reliable || self.received.len() == self.to_receive)
             && !self.responder.owes_ack()
     }
 }
