@@ -10,3 +10,4 @@ pub mod frame;
 pub mod hello;
 pub mod rail;
 pub mod rc;
+pub mod ud;

@@ -60,4 +60,9 @@ proptest! {
     fn prop_hostile_frames_at_an_unreliable_qp(data in prop::collection::vec(any::<u8>(), 0..4000)) {
         adversary::uc(&data);
     }
+
+    #[test]
+    fn prop_hostile_datagrams(data in prop::collection::vec(any::<u8>(), 0..100)) {
+        adversary::datagram(&data);
+    }
 }

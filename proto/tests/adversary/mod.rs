@@ -10,6 +10,7 @@ use tbrdma_proto::rc::{
     Requester, Responder, Response, Segment, Status, Step, Wqe, WqeFlags, ACK_ENTRY_LEN,
     ATOMIC_EXT_LEN, MAX_MESSAGE, RETH_EXT_LEN, SEND_EXT_LEN,
 };
+use tbrdma_proto::ud::{Datagram, UD_EXT_LEN, UD_MTU};
 
 /// Numbers out of the bytes that decide what happens; zeros when they are used up.
 struct Bytes<'a>(&'a [u8]);
@@ -306,6 +307,44 @@ pub fn hello(data: &[u8]) {
                 Action::Ping | Action::Refused(_) => {}
             }
         }
+    }
+}
+
+/// A datagram of a hostile peer: what is taken keeps the rules and is what would be written.
+pub fn datagram(data: &[u8]) {
+    let mut bytes = Bytes(data);
+    let (flags, kind) = (bytes.u8(), bytes.u8());
+    let mut ext = bytes.take(UD_EXT_LEN).to_vec();
+    if kind % 8 != 0 {
+        // What a datagram has to have to be looked at.
+        ext.resize(UD_EXT_LEN, 1);
+        ext[3] = 0;
+        ext[12..16].fill(0);
+    }
+    let usual = kind % 4 != 0;
+    let header = Header {
+        opcode: if kind == 0 {
+            Opcode::Send
+        } else {
+            Opcode::Datagram
+        },
+        first: usual || flags & 1 != 0,
+        last: usual || flags & 2 != 0,
+        imm: flags & 4 != 0,
+        inv: flags & 8 != 0,
+        solicited: flags & 16 != 0,
+        dqpn: bytes.u32() >> 8,
+        msn: if usual { 0 } else { bytes.u32() },
+        offset: if usual { 0 } else { bytes.u32() },
+        ..Header::default()
+    };
+    let len = bytes.u32() as usize % 4065;
+    if let Ok(datagram) = Datagram::parse(&header, &ext, len) {
+        assert!(len <= UD_MTU && datagram.dqpn != 0 && datagram.sqpn >> 24 == 0);
+        let (own, own_ext) = datagram.emit(len).expect("it was taken");
+        assert_eq!((own, &own_ext[..]), (header, &ext[..]));
+        let route = datagram.route_header(len);
+        assert!(matches!((route[0] >> 4, route[20]), (6, _) | (0, 0x45)));
     }
 }
 
