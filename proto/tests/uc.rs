@@ -244,6 +244,21 @@ fn unit_a_gap_drops_the_message_and_nothing_else() {
 }
 
 #[test]
+fn unit_a_message_is_not_continued_by_another() {
+    let frames = frames(&[(Op::Send, 200), (Op::Send, 200)]);
+    let half = frames.len() / 2;
+    assert_eq!(frames[half].header.offset, 0);
+    let mut end = End::new(9);
+    end.take(&frames[0]);
+    // It would fit: the same kind, length and offset.
+    for frame in &frames[half + 1..] {
+        assert_eq!(end.take(frame), Step::Drop);
+    }
+    assert_eq!(end.ended, []);
+    assert_eq!(end.responder.take_dropped(), 2);
+}
+
+#[test]
 fn unit_a_message_without_a_receive_is_dropped_whole() {
     let frames = frames(&[(Op::WriteImm, 200), (Op::Send, 100)]);
     let mut end = End::new(0);
