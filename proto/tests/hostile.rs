@@ -53,12 +53,12 @@ proptest! {
 
     #[test]
     fn prop_hostile_frames_at_a_qp(data in prop::collection::vec(any::<u8>(), 0..4000)) {
-        adversary::rc(&data);
+        adversary::qp::rc(&data);
     }
 
     #[test]
     fn prop_hostile_frames_at_an_unreliable_qp(data in prop::collection::vec(any::<u8>(), 0..4000)) {
-        adversary::uc(&data);
+        adversary::qp::uc(&data);
     }
 
     #[test]

@@ -5,4 +5,4 @@
 #[path = "../../tests/adversary/mod.rs"]
 mod adversary;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| adversary::uc(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| adversary::qp::uc(data));
