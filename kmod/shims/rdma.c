@@ -2,9 +2,11 @@
 /* What Rust cannot call: inline functions and macros of the RDMA core. No logic. */
 #include <linux/highmem.h>
 #include <linux/random.h>
-#include <linux/uaccess.h>
+#include <linux/slab.h>
+#include <linux/vmalloc.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
 #include "rdma.h"
 
 struct ib_device *tbrdma_alloc_ib_device(size_t size)
@@ -54,6 +56,12 @@ u32 tbrdma_random(void)
 	return get_random_u32();
 }
 
+/* The kernel crate's form of it differs between kernels. */
+void tbrdma_full_barrier(void)
+{
+	smp_mb();
+}
+
 void tbrdma_cq_notify(struct ib_cq *cq)
 {
 	if (cq->comp_handler)
@@ -68,6 +76,18 @@ void tbrdma_cq_error(struct ib_cq *cq)
 		cq->event_handler(&event, cq->cq_context);
 }
 
+void tbrdma_srq_limit(struct ib_srq *srq)
+{
+	struct ib_event event = {
+		.device = srq->device,
+		.event = IB_EVENT_SRQ_LIMIT_REACHED,
+		.element.srq = srq,
+	};
+
+	if (srq->event_handler)
+		srq->event_handler(&event, srq->srq_context);
+}
+
 void tbrdma_port_event(struct ib_device *dev, bool active)
 {
 	struct ib_event event = {
@@ -79,7 +99,77 @@ void tbrdma_port_event(struct ib_device *dev, bool active)
 	ib_dispatch_event(&event);
 }
 
-int tbrdma_copy_from_user(void *to, u64 from, size_t len)
+/* What create operations see of the core's context: nothing of our own is behind it. */
+struct tbrdma_context {
+	struct ib_ucontext ib;
+};
+
+/* The driver's part of a request; NULL if the kernel itself asks. */
+struct ib_udata *tbrdma_udata_of(struct uverbs_attr_bundle *attrs)
 {
-	return copy_from_user(to, u64_to_user_ptr(from), len) ? -EFAULT : 0;
+	return attrs ? &attrs->driver_udata : NULL;
+}
+
+/* Zeroed memory that a user may map if there is a udata; for the kernel alone if not. */
+struct tbrdma_memory {
+	struct rdma_user_mmap_entry entry;
+	void *addr;
+	bool mappable;
+};
+
+struct tbrdma_memory *tbrdma_memory_new(struct ib_udata *udata, size_t len, void **addr, u64 *offset)
+{
+	struct tbrdma_memory *memory = kzalloc(sizeof(*memory), GFP_KERNEL);
+
+	if (!memory)
+		return NULL;
+	len = PAGE_ALIGN(len);
+	memory->addr = vmalloc_user(len);
+	if (!memory->addr)
+		goto free_memory;
+	if (udata) {
+		struct tbrdma_context *context =
+			rdma_udata_to_drv_context(udata, struct tbrdma_context, ib);
+
+		if (!context || rdma_user_mmap_entry_insert(&context->ib, &memory->entry, len))
+			goto free_pages;
+		memory->mappable = true;
+		*offset = rdma_user_mmap_get_offset(&memory->entry);
+	}
+	*addr = memory->addr;
+	return memory;
+free_pages:
+	vfree(memory->addr);
+free_memory:
+	kfree(memory);
+	return NULL;
+}
+
+/* Processes that have mapped the pages keep them. */
+void tbrdma_memory_free(struct tbrdma_memory *memory)
+{
+	if (memory->mappable)
+		rdma_user_mmap_entry_remove(&memory->entry);
+	else
+		tbrdma_memory_mmap_free(&memory->entry);
+}
+
+void tbrdma_memory_mmap_free(struct rdma_user_mmap_entry *entry)
+{
+	struct tbrdma_memory *memory = container_of(entry, struct tbrdma_memory, entry);
+
+	vfree(memory->addr);
+	kfree(memory);
+}
+
+int tbrdma_memory_mmap(struct ib_ucontext *context, struct vm_area_struct *vma)
+{
+	struct rdma_user_mmap_entry *entry = rdma_user_mmap_entry_get(context, vma);
+	int ret;
+
+	if (!entry)
+		return -EINVAL;
+	ret = remap_vmalloc_range(vma, container_of(entry, struct tbrdma_memory, entry)->addr, 0);
+	rdma_user_mmap_entry_put(entry);
+	return ret;
 }

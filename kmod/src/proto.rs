@@ -11,3 +11,5 @@ pub(crate) mod hello;
 pub(crate) mod rail;
 #[path = "../../proto/src/rc/mod.rs"]
 pub(crate) mod rc;
+#[path = "../../proto/src/ud.rs"]
+pub(crate) mod ud;

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
+use tbrdma_uapi::{AllocUcontextResp, CreateAhResp, CreateQpResp, QueueResp};
 
 /// `struct verbs_match_ent`.
 #[repr(C)]
@@ -68,6 +69,10 @@ pub(crate) const VERBS_CONTEXT_ROOM: usize = 4096;
 pub(crate) const PD_SIZE: usize = 64;
 /// Bytes of `struct verbs_mr` (56), and some.
 pub(crate) const MR_SIZE: usize = 128;
+/// Bytes of `struct verbs_srq` (at most 168), and some.
+pub(crate) const SRQ_SIZE: usize = 512;
+/// Bytes of `struct ibv_ah` (24), and some.
+pub(crate) const AH_SIZE: usize = 64;
 /// Bytes of `struct verbs_cq` (288), and some.
 pub(crate) const CQ_SIZE: usize = 512;
 /// Bytes of `struct verbs_qp` (at most 376), and some.
@@ -86,6 +91,13 @@ impl<const SIZE: usize> Buffer<SIZE> {
     pub(crate) fn as_mut_ptr(&mut self) -> *mut c_void {
         self.0.as_mut_ptr().cast()
     }
+
+    /// The structure of `uapi` that begins at `at`.
+    pub(crate) fn get<T: Response>(&self, at: usize) -> T {
+        assert!(at + size_of::<T>() <= SIZE, "beyond the buffer");
+        // SAFETY: within the buffer; any bytes are a value.
+        unsafe { self.0.as_ptr().add(at).cast::<T>().read_unaligned() }
+    }
 }
 
 /// Sizes of commands (with their header) and responses, `rdma/ib_user_verbs.h`.
@@ -99,8 +111,29 @@ pub(crate) mod sizes {
     pub(crate) const REG_MR_RESP: usize = 12;
     pub(crate) const CREATE_CQ: usize = 8 + 32;
     pub(crate) const CREATE_CQ_RESP: usize = 8;
+    pub(crate) const CREATE_SRQ: usize = 8 + 32;
+    pub(crate) const CREATE_SRQ_RESP: usize = 16;
+    pub(crate) const MODIFY_SRQ: usize = 8 + 16;
+    pub(crate) const QUERY_SRQ: usize = 8 + 16;
+    pub(crate) const CREATE_AH_RESP: usize = 4;
     pub(crate) const CREATE_QP: usize = 8 + 56;
     pub(crate) const CREATE_QP_RESP: usize = 32;
     pub(crate) const MODIFY_QP: usize = 8 + 112;
     pub(crate) const QUERY_QP: usize = 8 + 16;
 }
+
+/// Structures of integers that the kernel adds to its responses.
+///
+/// # Safety
+///
+/// Every pattern of bits is a value.
+pub(crate) unsafe trait Response: Copy {}
+
+// SAFETY: integers only.
+unsafe impl Response for AllocUcontextResp {}
+// SAFETY: as above.
+unsafe impl Response for QueueResp {}
+// SAFETY: as above.
+unsafe impl Response for CreateQpResp {}
+// SAFETY: as above.
+unsafe impl Response for CreateAhResp {}

@@ -214,8 +214,7 @@ unsafe extern "C" fn alloc_context(
     }
     // SAFETY: our part of the memory; the response has that structure behind its fixed part.
     unsafe {
-        let told = response.0.as_ptr().add(sizes::GET_CONTEXT_RESP);
-        (*context.private()).kernel = told.cast::<AllocUcontextResp>().read_unaligned();
+        (*context.private()).kernel = response.get(sizes::GET_CONTEXT_RESP);
         (library.functions.set_ops)(context.verbs(), verbs::table(library.family).as_ptr());
     }
     context.verbs()

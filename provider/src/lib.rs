@@ -10,14 +10,22 @@
 //! libibverbs looks for `libtbrdma-rdmavNN.so`, NN being its private ABI; packages ship one link
 //! of that name for each of [`layout::PRIVATE_ABIS`].
 //!
-//! Control verbs go to the kernel through libibverbs' own command functions ([`verbs`]), and so
-//! far data verbs do, too.
+//! Control verbs go to the kernel through libibverbs' own command functions ([`verbs`]). Requests and
+//! completions ([`qp`], [`srq`], [`cq`]) pass through queues that are shared with the kernel ([`queue`]),
+//! which has to be called only when it does not look by itself.
 
 mod abi;
+mod ah;
+mod cq;
 mod driver;
 pub mod layout;
 mod library;
+mod public;
+mod qp;
+mod queue;
+mod requests;
 mod selfcheck;
+mod srq;
 mod verbs;
 
 /// Called by the dynamic linker when the library is loaded.

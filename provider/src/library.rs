@@ -77,14 +77,16 @@ functions! {
     create_cq = c"ibv_cmd_create_cq":
         fn(Ptr, c_int, Ptr, c_int, Ptr, Ptr, usize, Ptr, usize) -> c_int;
     destroy_cq = c"ibv_cmd_destroy_cq": fn(Ptr) -> c_int;
-    poll_cq = c"ibv_cmd_poll_cq": fn(Ptr, c_int, Ptr) -> c_int;
-    req_notify_cq = c"ibv_cmd_req_notify_cq": fn(Ptr, c_int) -> c_int;
+    create_srq = c"ibv_cmd_create_srq": fn(Ptr, Ptr, Ptr, Ptr, usize, Ptr, usize) -> c_int;
+    modify_srq = c"ibv_cmd_modify_srq": fn(Ptr, Ptr, c_int, Ptr, usize) -> c_int;
+    query_srq = c"ibv_cmd_query_srq": fn(Ptr, Ptr, Ptr, usize) -> c_int;
+    destroy_srq = c"ibv_cmd_destroy_srq": fn(Ptr) -> c_int;
+    create_ah = c"ibv_cmd_create_ah": fn(Ptr, Ptr, Ptr, Ptr, usize) -> c_int;
+    destroy_ah = c"ibv_cmd_destroy_ah": fn(Ptr) -> c_int;
     create_qp = c"ibv_cmd_create_qp": fn(Ptr, Ptr, Ptr, Ptr, usize, Ptr, usize) -> c_int;
     modify_qp = c"ibv_cmd_modify_qp": fn(Ptr, Ptr, c_int, Ptr, usize) -> c_int;
     query_qp = c"ibv_cmd_query_qp": fn(Ptr, Ptr, c_int, Ptr, Ptr, usize) -> c_int;
     destroy_qp = c"ibv_cmd_destroy_qp": fn(Ptr) -> c_int;
-    post_send = c"ibv_cmd_post_send": fn(Ptr, Ptr, Ptr) -> c_int;
-    post_recv = c"ibv_cmd_post_recv": fn(Ptr, Ptr, Ptr) -> c_int;
 }
 
 /// What we know of the libibverbs of this process.

@@ -1,12 +1,17 @@
-//! The operations. Each hands its arguments to libibverbs' command function of the same name.
+//! The operations. Those here hand their arguments to libibverbs' command function of the same name;
+//! for the others see `cq` and `qp`.
 //!
 //! Common ground of the SAFETY comments: libibverbs calls an operation with valid objects that
 //! came from the operations here, and each object's destroy operation last.
 
-use crate::abi::{sizes, Buffer, CQ_SIZE, MR_SIZE, PD_SIZE, QP_SIZE};
+use crate::abi::{sizes, Buffer, MR_SIZE, PD_SIZE};
+use crate::ah::{create_ah, destroy_ah};
+use crate::cq::{create_cq, destroy_cq, poll_cq, req_notify_cq};
 use crate::driver::{set_errno, Context};
 use crate::layout::Family;
 use crate::library::{Functions, Library};
+use crate::qp::{create_qp, destroy_qp, modify_qp, post_recv, post_send};
+use crate::srq::{create_srq, destroy_srq, modify_srq, post_srq_recv, query_srq};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
@@ -14,13 +19,20 @@ type Ptr = *mut c_void;
 
 /// The table of operations for this layout; 0 where we have none.
 pub(crate) fn table(family: Family) -> Vec<usize> {
-    let ours: [(&str, usize); 17] = [
+    let ours: [(&str, usize); 24] = [
         ("query_device_ex", query_device_ex as *const () as usize),
         ("query_port", query_port as *const () as usize),
         ("alloc_pd", alloc_pd as *const () as usize),
         ("dealloc_pd", dealloc_pd as *const () as usize),
         ("reg_mr", reg_mr as *const () as usize),
         ("dereg_mr", dereg_mr as *const () as usize),
+        ("create_srq", create_srq as *const () as usize),
+        ("modify_srq", modify_srq as *const () as usize),
+        ("query_srq", query_srq as *const () as usize),
+        ("destroy_srq", destroy_srq as *const () as usize),
+        ("post_srq_recv", post_srq_recv as *const () as usize),
+        ("create_ah", create_ah as *const () as usize),
+        ("destroy_ah", destroy_ah as *const () as usize),
         ("create_cq", create_cq as *const () as usize),
         ("destroy_cq", destroy_cq as *const () as usize),
         ("poll_cq", poll_cq as *const () as usize),
@@ -51,12 +63,12 @@ fn library() -> &'static Library {
     }
 }
 
-fn functions() -> &'static Functions {
+pub(crate) fn functions() -> &'static Functions {
     &library().functions
 }
 
 /// Makes an object of `size` zeroed bytes and lets `create` fill it; null and errno on failure.
-fn object(size: usize, create: impl FnOnce(Ptr) -> c_int) -> Ptr {
+pub(crate) fn object(size: usize, create: impl FnOnce(Ptr) -> c_int) -> Ptr {
     // SAFETY: plain allocation.
     let object = unsafe { libc::calloc(1, size) };
     if object.is_null() {
@@ -73,11 +85,20 @@ fn object(size: usize, create: impl FnOnce(Ptr) -> c_int) -> Ptr {
     object
 }
 
-/// Destroys an object and frees it if that went well.
-fn destroy(object: Ptr, command: unsafe extern "C" fn(Ptr) -> c_int) -> c_int {
-    // SAFETY: see the module's common ground.
+/// Destroys an object; if that went well, `clean` ends what is ours of it, and it is freed.
+///
+/// # Safety
+///
+/// `object` came from [`object`]; this is its last use if it succeeds.
+pub(crate) unsafe fn destroy(
+    object: Ptr,
+    command: unsafe extern "C" fn(Ptr) -> c_int,
+    clean: impl FnOnce(Ptr),
+) -> c_int {
+    // SAFETY: as required.
     let failed = unsafe { command(object) };
     if failed == 0 {
+        clean(object);
         // SAFETY: from `object`; last use.
         unsafe { libc::free(object) };
     }
@@ -117,7 +138,8 @@ unsafe extern "C" fn alloc_pd(context: Ptr) -> Ptr {
 }
 
 unsafe extern "C" fn dealloc_pd(pd: Ptr) -> c_int {
-    destroy(pd, functions().dealloc_pd)
+    // SAFETY: see the module's common ground.
+    unsafe { destroy(pd, functions().dealloc_pd, |_| ()) }
 }
 
 unsafe extern "C" fn reg_mr(pd: Ptr, addr: Ptr, length: usize, virt: u64, access: c_int) -> Ptr {
@@ -143,87 +165,14 @@ unsafe extern "C" fn reg_mr(pd: Ptr, addr: Ptr, length: usize, virt: u64, access
 }
 
 unsafe extern "C" fn dereg_mr(mr: Ptr) -> c_int {
-    destroy(mr, functions().dereg_mr)
-}
-
-unsafe extern "C" fn create_cq(context: Ptr, entries: c_int, channel: Ptr, vector: c_int) -> Ptr {
-    let mut command = Buffer::<{ sizes::CREATE_CQ }>::new();
-    let mut response = Buffer::<{ sizes::CREATE_CQ_RESP }>::new();
-    object(CQ_SIZE, |cq| {
-        // SAFETY: see the module's common ground; buffers of the sizes told.
-        unsafe {
-            (functions().create_cq)(
-                context,
-                entries,
-                channel,
-                vector,
-                cq,
-                command.as_mut_ptr(),
-                sizes::CREATE_CQ,
-                response.as_mut_ptr(),
-                sizes::CREATE_CQ_RESP,
-            )
-        }
-    })
-}
-
-unsafe extern "C" fn destroy_cq(cq: Ptr) -> c_int {
-    destroy(cq, functions().destroy_cq)
-}
-
-unsafe extern "C" fn poll_cq(cq: Ptr, entries: c_int, wc: Ptr) -> c_int {
     // SAFETY: see the module's common ground.
-    unsafe { (functions().poll_cq)(cq, entries, wc) }
-}
-
-unsafe extern "C" fn req_notify_cq(cq: Ptr, solicited_only: c_int) -> c_int {
-    // SAFETY: see the module's common ground.
-    unsafe { (functions().req_notify_cq)(cq, solicited_only) }
-}
-
-unsafe extern "C" fn create_qp(pd: Ptr, attr: Ptr) -> Ptr {
-    let mut command = Buffer::<{ sizes::CREATE_QP }>::new();
-    let mut response = Buffer::<{ sizes::CREATE_QP_RESP }>::new();
-    object(QP_SIZE, |qp| {
-        // SAFETY: see the module's common ground; buffers of the sizes told.
-        unsafe {
-            (functions().create_qp)(
-                pd,
-                qp,
-                attr,
-                command.as_mut_ptr(),
-                sizes::CREATE_QP,
-                response.as_mut_ptr(),
-                sizes::CREATE_QP_RESP,
-            )
-        }
-    })
-}
-
-unsafe extern "C" fn modify_qp(qp: Ptr, attr: Ptr, mask: c_int) -> c_int {
-    let mut command = Buffer::<{ sizes::MODIFY_QP }>::new();
-    // SAFETY: see the module's common ground; a buffer of the size told.
-    unsafe { (functions().modify_qp)(qp, attr, mask, command.as_mut_ptr(), sizes::MODIFY_QP) }
+    unsafe { destroy(mr, functions().dereg_mr, |_| ()) }
 }
 
 unsafe extern "C" fn query_qp(qp: Ptr, attr: Ptr, mask: c_int, init: Ptr) -> c_int {
     let mut command = Buffer::<{ sizes::QUERY_QP }>::new();
     // SAFETY: see the module's common ground; a buffer of the size told.
     unsafe { (functions().query_qp)(qp, attr, mask, init, command.as_mut_ptr(), sizes::QUERY_QP) }
-}
-
-unsafe extern "C" fn destroy_qp(qp: Ptr) -> c_int {
-    destroy(qp, functions().destroy_qp)
-}
-
-unsafe extern "C" fn post_send(qp: Ptr, wr: Ptr, bad: Ptr) -> c_int {
-    // SAFETY: see the module's common ground.
-    unsafe { (functions().post_send)(qp, wr, bad) }
-}
-
-unsafe extern "C" fn post_recv(qp: Ptr, wr: Ptr, bad: Ptr) -> c_int {
-    // SAFETY: see the module's common ground.
-    unsafe { (functions().post_recv)(qp, wr, bad) }
 }
 
 unsafe extern "C" fn free_context(public: Ptr) {

@@ -39,6 +39,34 @@ impl CoreCq {
     }
 }
 
+/// The core's object of a shared receive queue.
+///
+/// # Invariants
+///
+/// Valid until the queue's destroy operation returns; the core lets that happen only when no QP
+/// uses the queue, and whoever uses this is inside the gate of such a QP.
+pub(crate) struct CoreSrq(NonNull<sys::ib_srq>);
+
+// SAFETY: the core's handlers may be called from any thread.
+unsafe impl Send for CoreSrq {}
+// SAFETY: as above; the pointer is never written through here.
+unsafe impl Sync for CoreSrq {}
+
+impl CoreSrq {
+    /// # Safety
+    ///
+    /// See the type's invariant.
+    pub(super) unsafe fn new(srq: NonNull<sys::ib_srq>) -> Self {
+        Self(srq)
+    }
+
+    /// Tells the consumer that fewer receives are left than it wanted to be told of.
+    pub(crate) fn limit_reached(&self) {
+        // SAFETY: valid by the invariant.
+        unsafe { sys::tbrdma_srq_limit(self.0.as_ptr()) }
+    }
+}
+
 /// The core's object of a QP: an identity that completions carry.
 ///
 /// # Invariants

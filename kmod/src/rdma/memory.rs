@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pinned memory of a user.
+//! Memory that work requests name: pinned memory of a user, and that of the kernel.
 
 use super::device::IbDevice;
 use crate::sys;
@@ -7,6 +7,7 @@ use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 use kernel::error::from_err_ptr;
 use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
 const PAGE: usize = 4096;
 
@@ -124,5 +125,60 @@ impl Pinned {
             // SAFETY: as in `read`, the other way.
             unsafe { ptr::copy_nonoverlapping(from.as_ptr().add(at), to, n) }
         })
+    }
+
+    /// Changes the 8 bytes at `offset` at once, and tells what was there before; `change` gives
+    /// what comes there, if anything does. EFAULT: not within the range; EINVAL: not on an address
+    /// that is a multiple of 8.
+    pub(crate) fn atomic(&self, offset: usize, change: impl Fn(u64) -> Option<u64>) -> Result<u64> {
+        let mut place = None;
+        self.pieces(offset, 8, |at, _, len| {
+            if len == 8 {
+                place = Some(at);
+            }
+        })?;
+        let at = place.filter(|at| at.addr() % 8 == 0).ok_or(EINVAL)?;
+        // SAFETY: 8 bytes of a pinned page, aligned. The user's process may access them in any way
+        // meanwhile, as in a race on its own memory.
+        let word = unsafe { Atomic::<u64>::from_ptr(at.cast()) };
+        let mut seen = word.load(Relaxed);
+        loop {
+            let Some(new) = change(seen) else {
+                return Ok(seen);
+            };
+            match word.cmpxchg(seen, new, Full) {
+                Ok(_) => return Ok(seen),
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+/// All memory of the kernel, by the addresses at which the kernel sees it: what consumers in the
+/// kernel name in work requests, since this device has no DMA addresses of its own (`ib_dma_map_*`
+/// hand on kernel addresses for such devices).
+pub(crate) struct KernelMemory(());
+
+impl KernelMemory {
+    /// # Safety
+    ///
+    /// Only work requests of consumers in the kernel lead to accesses: they name memory that they
+    /// own, mapped for as long as the request is under way.
+    pub(super) unsafe fn new() -> Self {
+        Self(())
+    }
+
+    /// Copies bytes from an address.
+    pub(crate) fn read(&self, addr: usize, to: &mut [u8]) -> Result {
+        // SAFETY: by the promise of `new`.
+        unsafe { ptr::copy_nonoverlapping(addr as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes to an address.
+    pub(crate) fn write(&self, addr: usize, from: &[u8]) -> Result {
+        // SAFETY: by the promise of `new`.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), addr as *mut u8, from.len()) };
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@
 //! - [`device`]: the `ib_device` and its operations table
 //! - `ops`: the C functions of that table; they turn pointers into values and call `crate::verbs`
 //! - [`memory`]: pinned memory of a user
+//! - [`queue`]: queues that a user's process maps
 //! - [`gate`]: lets destroying an object wait for those who use it
 //! - [`event`]: completion and port events to the core
 
@@ -12,21 +13,13 @@ pub(crate) mod event;
 pub(crate) mod gate;
 pub(crate) mod memory;
 mod ops;
+pub(crate) mod queue;
 
 use crate::sys;
 
-/// A scatter/gather element, laid out as `struct ib_sge`.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub(crate) struct Sge {
-    /// Virtual address of the first byte.
-    pub(crate) addr: u64,
-    /// Bytes.
-    pub(crate) length: u32,
-    /// Local key.
-    pub(crate) lkey: u32,
-}
+pub(crate) use crate::uapi::Sge;
 
+// The core's requests are read as ours.
 const _: () = {
     assert!(core::mem::size_of::<Sge>() == core::mem::size_of::<sys::ib_sge>());
     assert!(core::mem::offset_of!(Sge, addr) == core::mem::offset_of!(sys::ib_sge, addr));

@@ -6,20 +6,28 @@
 //! last and alone (Documentation/infiniband/core_locking.rst).
 
 use super::device::Device;
-use super::event::{CoreCq, CoreQp};
+use super::event::{CoreCq, CoreQp, CoreSrq};
+use super::memory::KernelMemory;
+use super::queue::Owner;
 use super::Sge;
 use crate::errno::not_supported;
+use crate::proto::rc::Op;
 use crate::sys;
+use crate::uapi::CreateAhResp;
 use crate::verbs::{
+    ah::Ah,
     cq::{Cq, WorkCompletion},
     mr::{Access, Mr},
-    qp::{Opcode, Qp, QpAttributes, QpCaps, QpMask, QpNew, QpState, RecvRequest, SendRequest},
+    qp::{
+        self, Qp, QpAttributes, QpCaps, QpKind, QpMask, QpNew, QpState, RecvRequest, SendRequest,
+    },
+    srq::Srq,
     Hca,
 };
 use core::mem::size_of;
 use core::ptr::{self, NonNull};
 use kernel::error::from_result;
-use kernel::ffi::{c_int, c_void};
+use kernel::ffi::c_int;
 use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
 
@@ -47,6 +55,18 @@ struct QpObject {
 }
 
 #[repr(C)]
+struct AhObject {
+    ib: sys::ib_ah,
+    ah: *const Ah,
+}
+
+#[repr(C)]
+struct SrqObject {
+    ib: sys::ib_srq,
+    srq: *const Srq,
+}
+
+#[repr(C)]
 struct MrObject {
     ib: sys::ib_mr,
     mr: Arc<Mr>,
@@ -66,6 +86,8 @@ pub(super) fn table(owner: *mut sys::module, driver_id: u32) -> sys::ib_device_o
         alloc_ucontext: Some(alloc_ucontext),
         dealloc_ucontext: Some(dealloc_ucontext),
         disassociate_ucontext: Some(disassociate_ucontext),
+        mmap: Some(mmap),
+        mmap_free: Some(mmap_free),
         alloc_pd: Some(alloc_pd),
         dealloc_pd: Some(dealloc_pd),
         create_cq: Some(create_cq),
@@ -78,12 +100,23 @@ pub(super) fn table(owner: *mut sys::module, driver_id: u32) -> sys::ib_device_o
         destroy_qp: Some(destroy_qp),
         post_send: Some(post_send),
         post_recv: Some(post_recv),
+        create_srq: Some(create_srq),
+        modify_srq: Some(modify_srq),
+        query_srq: Some(query_srq),
+        destroy_srq: Some(destroy_srq),
+        post_srq_recv: Some(post_srq_recv),
+        create_ah: Some(create_ah),
+        create_user_ah: Some(create_ah),
+        destroy_ah: Some(destroy_ah),
+        get_dma_mr: Some(get_dma_mr),
         reg_user_mr: Some(reg_user_mr),
         dereg_mr: Some(dereg_mr),
         size_ib_ucontext: size_of::<Ucontext>(),
         size_ib_pd: size_of::<Pd>(),
         size_ib_cq: size_of::<CqObject>(),
         size_ib_qp: size_of::<QpObject>(),
+        size_ib_ah: size_of::<AhObject>(),
+        size_ib_srq: size_of::<SrqObject>(),
         ..Default::default()
     }
 }
@@ -103,6 +136,22 @@ unsafe fn hca<'a>(device: *mut sys::ib_device) -> ArcBorrow<'a, Hca> {
 unsafe fn cq_of<'a>(cq: *mut sys::ib_cq) -> ArcBorrow<'a, Cq> {
     // SAFETY: `create_cq` put the counted pointer there.
     unsafe { ArcBorrow::from_raw((*cq.cast::<CqObject>()).cq) }
+}
+
+/// # Safety
+///
+/// `srq` was created by [`create_srq`] and is not destroyed, for the lifetime chosen.
+unsafe fn srq_of<'a>(srq: *mut sys::ib_srq) -> ArcBorrow<'a, Srq> {
+    // SAFETY: `create_srq` put the counted pointer there.
+    unsafe { ArcBorrow::from_raw((*srq.cast::<SrqObject>()).srq) }
+}
+
+/// # Safety
+///
+/// `ah` was created by [`create_ah`] and is not destroyed, for the lifetime chosen.
+unsafe fn ah_of<'a>(ah: *mut sys::ib_ah) -> ArcBorrow<'a, Ah> {
+    // SAFETY: `create_ah` put the counted pointer there.
+    unsafe { ArcBorrow::from_raw((*ah.cast::<AhObject>()).ah) }
 }
 
 /// # Safety
@@ -152,11 +201,15 @@ unsafe extern "C" fn query_device(
             max_cq: limits.cqs as _,
             max_cqe: limits.cqes as _,
             max_mr: limits.mrs as _,
+            max_ah: limits.ahs as _,
+            max_srq: limits.srqs as _,
+            max_srq_wr: limits.work_requests as _,
+            max_srq_sge: limits.sges as _,
             max_pd: limits.pds as _,
             max_qp_rd_atom: limits.reads as _,
             max_qp_init_rd_atom: limits.reads as _,
             max_res_rd_atom: (limits.reads * limits.qps) as _,
-            atomic_cap: sys::ib_atomic_cap_IB_ATOMIC_NONE,
+            atomic_cap: sys::ib_atomic_cap_IB_ATOMIC_GLOB,
             max_pkeys: 1,
             local_ca_ack_delay: 15,
             device_cap_flags: sys::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_RC_RNR_NAK_GEN
@@ -188,7 +241,9 @@ unsafe extern "C" fn query_port(
             sys::ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED as u8
         },
         max_mtu: sys::ib_mtu_IB_MTU_4096,
-        active_mtu: sys::ib_mtu_IB_MTU_4096,
+        // What a datagram may have, and what the network device's MTU of 4000 bytes makes of it;
+        // connected QPs send frames of their own size.
+        active_mtu: sys::ib_mtu_IB_MTU_2048,
         phys_mtu: 4096,
         gid_tbl_len: GID_TABLE,
         pkey_tbl_len: 1,
@@ -214,10 +269,13 @@ unsafe extern "C" fn get_port_immutable(
     let immutable = unsafe { &mut *immutable };
     immutable.pkey_tbl_len = 1;
     immutable.gid_tbl_len = GID_TABLE;
-    // RoCE v2 without management datagrams, hence without a connection manager.
+    // RoCE v2 with management datagrams for the connection managers.
     immutable.core_cap_flags = sys::RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP
+        | sys::RDMA_CORE_CAP_IB_MAD
+        | sys::RDMA_CORE_CAP_IB_CM
         | sys::RDMA_CORE_CAP_ETH_AH
         | sys::RDMA_CORE_CAP_AF_IB;
+    immutable.max_mad_size = sys::IB_MGMT_MAD_SIZE;
     0
 }
 
@@ -243,21 +301,40 @@ unsafe extern "C" fn alloc_ucontext(
     _context: *mut sys::ib_ucontext,
     udata: *mut sys::ib_udata,
 ) -> c_int {
-    let response = crate::verbs::ucontext_response();
-    // SAFETY: `udata` is valid; the structure is plain data of that size.
-    unsafe {
-        sys::tbrdma_copy_to_udata(
-            udata,
-            ptr::from_ref(&response).cast(),
-            size_of_val(&response),
-        )
-    }
+    // SAFETY: see the module's common ground; a structure of `uapi`.
+    from_result(|| unsafe { respond(udata, &crate::verbs::ucontext_response()).map(|()| 0) })
 }
 
 unsafe extern "C" fn dealloc_ucontext(_context: *mut sys::ib_ucontext) {}
 
-/// Nothing of ours is mapped into a user's process, so there is nothing to tear out of it.
+/// The processes keep the pages of their queues, which say that the device is gone; see
+/// `Cq::destroy`.
 unsafe extern "C" fn disassociate_ucontext(_context: *mut sys::ib_ucontext) {}
+
+unsafe extern "C" fn mmap(context: *mut sys::ib_ucontext, area: *mut sys::vm_area_struct) -> c_int {
+    // SAFETY: see the module's common ground; only memory of queues is known to the core.
+    unsafe { sys::tbrdma_memory_mmap(context, area) }
+}
+
+unsafe extern "C" fn mmap_free(entry: *mut sys::rdma_user_mmap_entry) {
+    // SAFETY: as above; the last reference is gone.
+    unsafe { sys::tbrdma_memory_mmap_free(entry) }
+}
+
+/// Gives a structure of `uapi` to the user who has asked for an object.
+///
+/// # Safety
+///
+/// `udata` is null or valid, and `T` is plain data without padding.
+unsafe fn respond<T>(udata: *mut sys::ib_udata, response: &T) -> Result {
+    if udata.is_null() {
+        return Ok(());
+    }
+    // SAFETY: as required.
+    kernel::error::to_result(unsafe {
+        sys::tbrdma_copy_to_udata(udata, ptr::from_ref(response).cast(), size_of::<T>())
+    })
+}
 
 unsafe extern "C" fn alloc_pd(pd: *mut sys::ib_pd, udata: *mut sys::ib_udata) -> c_int {
     from_result(|| {
@@ -279,7 +356,7 @@ unsafe extern "C" fn dealloc_pd(pd: *mut sys::ib_pd, _udata: *mut sys::ib_udata)
 unsafe extern "C" fn create_cq(
     cq: *mut sys::ib_cq,
     attr: *const sys::ib_cq_init_attr,
-    _attrs: *mut sys::uverbs_attr_bundle,
+    attrs: *mut sys::uverbs_attr_bundle,
 ) -> c_int {
     from_result(|| {
         // SAFETY: see the module's common ground.
@@ -289,10 +366,18 @@ unsafe extern "C" fn create_cq(
         }
         // SAFETY: valid until `destroy_cq` returns, which closes the gate.
         let core = unsafe { CoreCq::new(NonNull::new(cq).ok_or(EINVAL)?) };
-        let new = Cq::new(hca, core, attr.cqe)?;
+        // SAFETY: null or valid.
+        let udata = unsafe { sys::tbrdma_udata_of(attrs) };
+        // SAFETY: as above.
+        let new = Cq::new(hca, core, attr.cqe, unsafe { Owner::new(udata) })?;
+        // SAFETY: as above; a structure of `uapi`.
+        if let Err(error) = unsafe { respond(udata, &new.response()) } {
+            new.destroy();
+            return Err(error);
+        }
         // SAFETY: the core allocated `size_ib_cq` bytes.
         unsafe {
-            (*cq).cqe = attr.cqe as c_int;
+            (*cq).cqe = new.entries() as c_int;
             (*cq.cast::<CqObject>()).cq = Arc::into_raw(new);
         }
         Ok(0)
@@ -330,8 +415,19 @@ fn wc_of(done: &WorkCompletion) -> sys::ib_wc {
     };
     // SAFETY: both members of the union are plain numbers.
     unsafe { *wc.__bindgen_anon_1.wr_id.as_mut() = done.wr_id };
+    if let Some(route) = &done.route {
+        wc.wc_flags |= (sys::ib_wc_flags_IB_WC_GRH
+            | sys::ib_wc_flags_IB_WC_WITH_SMAC
+            | sys::ib_wc_flags_IB_WC_WITH_NETWORK_HDR_TYPE) as c_int;
+        wc.smac = route.mac;
+        wc.network_hdr_type = if route.ipv4 {
+            sys::rdma_network_type_RDMA_NETWORK_IPV4
+        } else {
+            sys::rdma_network_type_RDMA_NETWORK_IPV6
+        } as u8;
+    }
     if let Some(imm) = done.imm {
-        wc.wc_flags = sys::ib_wc_flags_IB_WC_WITH_IMM as c_int;
+        wc.wc_flags |= sys::ib_wc_flags_IB_WC_WITH_IMM as c_int;
         // SAFETY: as above.
         unsafe { *wc.ex.imm_data.as_mut() = imm };
     }
@@ -363,12 +459,10 @@ unsafe extern "C" fn create_qp(
     from_result(|| {
         // SAFETY: see the module's common ground.
         let (hca, init, pd) = unsafe { (hca((*qp).device), &mut *init, (*qp).pd) };
-        // SAFETY: as above.
-        unsafe { no_udata(udata)? };
-        if init.qp_type != sys::ib_qp_type_IB_QPT_RC || init.create_flags != 0 {
-            return Err(not_supported());
-        }
-        if !init.srq.is_null() {
+        let kind = QpKind::from_raw(init.qp_type)
+            .filter(|kind| *kind != QpKind::Gsi || udata.is_null())
+            .ok_or_else(not_supported)?;
+        if init.create_flags != 0 {
             return Err(not_supported());
         }
         if init.send_cq.is_null() || init.recv_cq.is_null() || pd.is_null() {
@@ -382,6 +476,10 @@ unsafe extern "C" fn create_qp(
                 (*pd.cast::<Pd>()).number,
             )
         };
+        let srq = NonNull::new(init.srq).map(|srq| {
+            // SAFETY: the queue is alive, and stays so longer than the QP.
+            unsafe { Arc::from(srq_of(srq.as_ptr())) }
+        });
         // SAFETY: valid until `destroy_qp` returns.
         let core = unsafe { CoreQp::new(NonNull::new(qp).ok_or(EINVAL)?) };
         let caps = QpCaps {
@@ -393,14 +491,22 @@ unsafe extern "C" fn create_qp(
         };
         let new = Qp::new(QpNew {
             hca: hca.into(),
+            kind,
             core,
             pd,
             send_cq,
             recv_cq,
+            srq,
             caps,
             signal_all: init.sq_sig_type == sys::ib_sig_type_IB_SIGNAL_ALL_WR,
-            user: !udata.is_null(),
+            // SAFETY: see the module's common ground.
+            owner: unsafe { Owner::new(udata) },
         })?;
+        // SAFETY: as above; a structure of `uapi`.
+        if let Err(error) = unsafe { respond(udata, &new.response()) } {
+            new.destroy();
+            return Err(error);
+        }
         set_caps(&mut init.cap, &new.caps());
         // SAFETY: the core allocated `size_ib_qp` bytes.
         unsafe {
@@ -443,13 +549,14 @@ unsafe extern "C" fn modify_qp(
         } else {
             None
         };
+        let kind = queue.kind().raw();
         let allowed = |from: QpState, to: QpState| {
             // SAFETY: plain values.
             unsafe {
                 sys::ib_modify_qp_is_ok(
                     from as sys::ib_qp_state,
                     to as sys::ib_qp_state,
-                    sys::ib_qp_type_IB_QPT_RC,
+                    kind,
                     mask,
                 )
             }
@@ -463,6 +570,7 @@ unsafe extern "C" fn modify_qp(
                 sys::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS,
                 attr.qp_access_flags as u32,
             ),
+            qkey: some(sys::ib_qp_attr_mask_IB_QP_QKEY, attr.qkey),
             dest_qpn: some(sys::ib_qp_attr_mask_IB_QP_DEST_QPN, attr.dest_qp_num),
             path_mtu: some(sys::ib_qp_attr_mask_IB_QP_PATH_MTU, attr.path_mtu),
             rq_psn: some(sys::ib_qp_attr_mask_IB_QP_RQ_PSN, attr.rq_psn),
@@ -505,6 +613,7 @@ unsafe extern "C" fn query_qp(
     attr.rq_psn = now.rq_psn;
     attr.sq_psn = now.sq_psn;
     attr.dest_qp_num = now.dest_qpn;
+    attr.qkey = now.qkey;
     attr.qp_access_flags = now.access as c_int;
     attr.max_rd_atomic = now.max_rd_atomic as u8;
     attr.max_dest_rd_atomic = now.max_dest_rd_atomic as u8;
@@ -543,8 +652,8 @@ unsafe fn sges<'a>(list: *const sys::ib_sge, num: c_int) -> Result<&'a [Sge]> {
 
 /// # Safety
 ///
-/// `wr` is a valid work request of an RC QP, for the lifetime chosen.
-unsafe fn send_request<'a>(wr: *const sys::ib_send_wr) -> Result<SendRequest<'a>> {
+/// `wr` is a valid work request for a QP of this type, for the lifetime chosen.
+unsafe fn send_request<'a>(wr: *const sys::ib_send_wr, kind: QpKind) -> Result<SendRequest<'a>> {
     // SAFETY: as required; the unions are plain data.
     let (wr_ref, imm, wr_id) = unsafe {
         (
@@ -553,14 +662,13 @@ unsafe fn send_request<'a>(wr: *const sys::ib_send_wr) -> Result<SendRequest<'a>
             *(*wr).__bindgen_anon_1.wr_id.as_ref(),
         )
     };
-    let (opcode, remote) = match wr_ref.opcode {
-        sys::ib_wr_opcode_IB_WR_SEND => (Opcode::Send, false),
-        sys::ib_wr_opcode_IB_WR_SEND_WITH_IMM => (Opcode::SendImm, false),
-        sys::ib_wr_opcode_IB_WR_RDMA_WRITE => (Opcode::Write, true),
-        sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => (Opcode::WriteImm, true),
-        sys::ib_wr_opcode_IB_WR_RDMA_READ => (Opcode::Read, true),
-        _ => return Err(not_supported()),
-    };
+    let opcode = qp::op_of(wr_ref.opcode).ok_or_else(not_supported)?;
+    let remote = matches!(
+        wr_ref.opcode,
+        sys::ib_wr_opcode_IB_WR_RDMA_WRITE
+            | sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
+            | sys::ib_wr_opcode_IB_WR_RDMA_READ
+    );
     let (raddr, rkey) = if remote {
         // SAFETY: these opcodes come in a `struct ib_rdma_wr`, whose first field is the request.
         unsafe {
@@ -569,6 +677,34 @@ unsafe fn send_request<'a>(wr: *const sys::ib_send_wr) -> Result<SendRequest<'a>
         }
     } else {
         (0, 0)
+    };
+    let (compare, swap_add, raddr, rkey) = if opcode.is_atomic() {
+        // SAFETY: these opcodes come in a `struct ib_atomic_wr`, whose first field is the request.
+        let atomic = unsafe { &*wr.cast::<sys::ib_atomic_wr>() };
+        let swap_add = if opcode == Op::CmpSwap {
+            atomic.swap
+        } else {
+            atomic.compare_add
+        };
+        (
+            atomic.compare_add,
+            swap_add,
+            atomic.remote_addr,
+            atomic.rkey,
+        )
+    } else {
+        (0, 0, raddr, rkey)
+    };
+    let (ah, dqpn, qkey) = if kind.is_datagram() {
+        // SAFETY: requests for such QPs come in a `struct ib_ud_wr`, whose first field is the
+        // request; the handle is alive while it is posted.
+        unsafe {
+            let ud = &*wr.cast::<sys::ib_ud_wr>();
+            let ah = NonNull::new(ud.ah).ok_or(EINVAL)?;
+            (ah_of(ah.as_ptr()).number(), ud.remote_qpn, ud.remote_qkey)
+        }
+    } else {
+        (0, 0, 0)
     };
     let flag = |bit: sys::ib_send_flags| wr_ref.send_flags & bit as c_int != 0;
     Ok(SendRequest {
@@ -581,6 +717,11 @@ unsafe fn send_request<'a>(wr: *const sys::ib_send_wr) -> Result<SendRequest<'a>
         imm,
         raddr,
         rkey,
+        compare,
+        swap_add,
+        ah,
+        dqpn,
+        qkey,
         // SAFETY: the request says how many there are.
         sges: unsafe { sges(wr_ref.sg_list, wr_ref.num_sge)? },
     })
@@ -596,7 +737,8 @@ unsafe extern "C" fn post_send(
     let mut result = 0;
     while !wr.is_null() {
         // SAFETY: an element of the caller's list.
-        let posted = unsafe { send_request(wr) }.and_then(|r| queue.post_send(&r, copy_inline));
+        let posted = unsafe { send_request(wr, queue.kind()) }
+            .and_then(|r| queue.post_send(&r, copy_inline));
         if let Err(error) = posted {
             // SAFETY: the caller gives a place for it.
             unsafe { *bad = wr };
@@ -606,22 +748,17 @@ unsafe extern "C" fn post_send(
         // SAFETY: an element of the caller's list.
         wr = unsafe { (*wr).next };
     }
-    // What was posted before a bad request goes out all the same.
+    // What was posted before a bad request goes out all the same; so does what a user's process,
+    // which gives no list, has put into its queue.
     Qp::transmit(&queue.into());
     result
 }
 
-/// Copies inline data: from the calling process if the QP is a user's, else from the kernel.
-fn copy_inline(user: bool, addr: u64, to: &mut [u8]) -> Result {
-    if user {
-        // SAFETY: `to` is writable for its length; the source is checked by the copy.
-        let failed =
-            unsafe { sys::tbrdma_copy_from_user(to.as_mut_ptr().cast::<c_void>(), addr, to.len()) };
-        return kernel::error::to_result(failed);
-    }
-    // SAFETY: a kernel consumer gives the kernel address of readable bytes (ib_verbs.h, IB_SEND_INLINE).
+/// Copies inline data of a consumer in the kernel.
+fn copy_inline(addr: u64, to: &mut [u8]) {
+    // SAFETY: such a consumer gives the kernel address of readable bytes (ib_verbs.h,
+    // IB_SEND_INLINE), and the QPs of users do not come here.
     unsafe { ptr::copy_nonoverlapping(addr as *const u8, to.as_mut_ptr(), to.len()) };
-    Ok(())
 }
 
 unsafe extern "C" fn post_recv(
@@ -647,7 +784,188 @@ unsafe extern "C" fn post_recv(
         // SAFETY: an element of the caller's list.
         wr = unsafe { (*wr).next };
     }
+    // Without a list a user's process says that it has posted into its queue.
+    Qp::posted(&queue.into());
     0
+}
+
+unsafe extern "C" fn create_srq(
+    srq: *mut sys::ib_srq,
+    init: *mut sys::ib_srq_init_attr,
+    udata: *mut sys::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: see the module's common ground.
+        let (hca, pd, init) = unsafe {
+            let pd = (*srq).pd;
+            (hca((*srq).device), (*pd.cast::<Pd>()).number, &mut *init)
+        };
+        if init.srq_type != sys::ib_srq_type_IB_SRQT_BASIC {
+            return Err(not_supported());
+        }
+        // SAFETY: valid until `destroy_srq` returns.
+        let core = unsafe { CoreSrq::new(NonNull::new(srq).ok_or(EINVAL)?) };
+        let (entries, sges) = (init.attr.max_wr, init.attr.max_sge);
+        // SAFETY: see the module's common ground.
+        let new = Srq::new(hca, core, pd, entries, sges, unsafe { Owner::new(udata) })?;
+        let ready = new.set_limit(init.attr.srq_limit).and_then(|()| {
+            // SAFETY: as above; a structure of `uapi`.
+            unsafe { respond(udata, &new.response()) }
+        });
+        if let Err(error) = ready {
+            new.destroy();
+            return Err(error);
+        }
+        (init.attr.max_wr, init.attr.max_sge, _) = new.attributes();
+        // SAFETY: the core allocated `size_ib_srq` bytes.
+        unsafe { (*srq.cast::<SrqObject>()).srq = Arc::into_raw(new) };
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn modify_srq(
+    srq: *mut sys::ib_srq,
+    attr: *mut sys::ib_srq_attr,
+    mask: sys::ib_srq_attr_mask,
+    _udata: *mut sys::ib_udata,
+) -> c_int {
+    from_result(|| {
+        if mask & sys::ib_srq_attr_mask_IB_SRQ_MAX_WR != 0 {
+            return Err(not_supported());
+        }
+        if mask & sys::ib_srq_attr_mask_IB_SRQ_LIMIT != 0 {
+            // SAFETY: see the module's common ground.
+            unsafe { srq_of(srq).set_limit((*attr).srq_limit)? };
+        }
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn query_srq(srq: *mut sys::ib_srq, attr: *mut sys::ib_srq_attr) -> c_int {
+    // SAFETY: see the module's common ground.
+    let (srq, attr) = unsafe { (srq_of(srq), &mut *attr) };
+    (attr.max_wr, attr.max_sge, attr.srq_limit) = srq.attributes();
+    0
+}
+
+unsafe extern "C" fn destroy_srq(srq: *mut sys::ib_srq, _udata: *mut sys::ib_udata) -> c_int {
+    // SAFETY: created by `create_srq`; last use of the counted pointer.
+    unsafe { Arc::from_raw((*srq.cast::<SrqObject>()).srq) }.destroy();
+    0
+}
+
+unsafe extern "C" fn post_srq_recv(
+    srq: *mut sys::ib_srq,
+    mut wr: *const sys::ib_recv_wr,
+    bad: *mut *const sys::ib_recv_wr,
+) -> c_int {
+    // SAFETY: see the module's common ground.
+    let queue = unsafe { srq_of(srq) };
+    while !wr.is_null() {
+        // SAFETY: an element of the caller's list.
+        let posted = unsafe {
+            sges((*wr).sg_list, (*wr).num_sge)
+                .and_then(|sges| queue.post(*(*wr).__bindgen_anon_1.wr_id.as_ref(), sges))
+        };
+        if let Err(error) = posted {
+            // SAFETY: the caller gives a place for it.
+            unsafe { *bad = wr };
+            return error.to_errno();
+        }
+        // SAFETY: an element of the caller's list.
+        wr = unsafe { (*wr).next };
+    }
+    0
+}
+
+unsafe extern "C" fn create_ah(
+    ah: *mut sys::ib_ah,
+    init: *mut sys::rdma_ah_init_attr,
+    udata: *mut sys::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: see the module's common ground.
+        let (hca, pd, attr) = unsafe {
+            let pd = (*ah).pd;
+            (
+                hca((*ah).device),
+                (*pd.cast::<Pd>()).number,
+                &*(*init).ah_attr,
+            )
+        };
+        if attr.type_ != sys::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE
+            || attr.grh.sgid_attr.is_null()
+        {
+            return Err(EINVAL);
+        }
+        // SAFETY: the type says that the RoCE member is the valid one; GIDs are bytes; the core
+        // holds the attributes of the source GID.
+        let (mac, sgid, dgid) = unsafe {
+            (
+                attr.__bindgen_anon_1.roce.as_ref().dmac,
+                *(*attr.grh.sgid_attr).gid.raw.as_ref(),
+                *attr.grh.dgid.raw.as_ref(),
+            )
+        };
+        let new = Ah::new(hca, pd, mac, sgid, dgid)?;
+        let response = CreateAhResp {
+            number: new.number(),
+            reserved: 0,
+        };
+        // SAFETY: see the module's common ground; a structure of `uapi`.
+        if let Err(error) = unsafe { respond(udata, &response) } {
+            new.destroy();
+            return Err(error);
+        }
+        // SAFETY: the core allocated `size_ib_ah` bytes.
+        unsafe { (*ah.cast::<AhObject>()).ah = Arc::into_raw(new) };
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn destroy_ah(ah: *mut sys::ib_ah, _flags: u32) -> c_int {
+    // SAFETY: created by `create_ah`; last use of the counted pointer.
+    unsafe { Arc::from_raw((*ah.cast::<AhObject>()).ah) }.destroy();
+    0
+}
+
+unsafe extern "C" fn get_dma_mr(pd: *mut sys::ib_pd, access: c_int) -> *mut sys::ib_mr {
+    let make = || -> Result<*mut sys::ib_mr> {
+        // SAFETY: see the module's common ground.
+        let (hca, pd_number) = unsafe { (hca((*pd).device), (*pd.cast::<Pd>()).number) };
+        // SAFETY: the core calls this for protection domains of consumers in the kernel only.
+        let all = unsafe { KernelMemory::new() };
+        mr_object(Mr::of_kernel(
+            hca,
+            pd_number,
+            Access::from_raw(access as u32)?,
+            all,
+        )?)
+    };
+    match make() {
+        Ok(mr) => mr,
+        Err(error) => error.to_ptr(),
+    }
+}
+
+/// The core's object of a region.
+fn mr_object(mr: Arc<Mr>) -> Result<*mut sys::ib_mr> {
+    let key = mr.key();
+    let Ok(mut object) = KBox::<MrObject>::new_uninit(GFP_KERNEL) else {
+        mr.deregister();
+        return Err(ENOMEM);
+    };
+    let raw = object.as_mut_ptr();
+    // SAFETY: room for the object; an all-zero `ib_mr` is what the core expects.
+    unsafe {
+        (&raw mut (*raw).ib).write_bytes(0, 1);
+        (&raw mut (*raw).mr).write(mr);
+        (*raw).ib.lkey = key;
+        (*raw).ib.rkey = key;
+    }
+    // SAFETY: both fields were written.
+    let object = unsafe { object.assume_init() };
+    Ok(KBox::into_raw(object).cast())
 }
 
 unsafe extern "C" fn reg_user_mr(
@@ -669,22 +987,14 @@ unsafe extern "C" fn reg_user_mr(
             return Err(not_supported());
         }
         let access = Access::from_raw(access as u32)?;
-        let mut object = KBox::<MrObject>::new_uninit(GFP_KERNEL)?;
         let mr = Mr::register(hca, pd_number, start, length, virt, access)?;
-        let key = mr.key();
-        let raw = object.as_mut_ptr();
-        // SAFETY: room for the object; an all-zero `ib_mr` is what the core expects.
+        let object = mr_object(mr)?;
+        // SAFETY: made just now.
         unsafe {
-            (&raw mut (*raw).ib).write_bytes(0, 1);
-            (&raw mut (*raw).mr).write(mr);
-            (*raw).ib.lkey = key;
-            (*raw).ib.rkey = key;
-            (*raw).ib.iova = virt;
-            (*raw).ib.length = length;
+            (*object).iova = virt;
+            (*object).length = length;
         }
-        // SAFETY: both fields were written.
-        let object = unsafe { object.assume_init() };
-        Ok(KBox::into_raw(object).cast())
+        Ok(object)
     };
     match register() {
         Ok(mr) => mr,

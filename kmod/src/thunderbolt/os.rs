@@ -17,12 +17,17 @@ use kernel::workqueue::{HasDelayedWork, HasWork, Queue, Work, WorkItem};
 /// so larger pages are used in part only.
 pub(crate) const BUF_LEN: usize = 4096;
 
-/// Monotonic time, microseconds since boot.
-pub(crate) fn now_us() -> u64 {
+/// Monotonic time, nanoseconds since boot.
+pub(crate) fn now_ns() -> u64 {
     // SAFETY: `ktime_get` has no preconditions once timekeeping runs, long before modules load.
     let ns = unsafe { sys::ktime_get() };
     // A monotonic clock is never negative.
-    ns.unsigned_abs() / 1000
+    ns.unsigned_abs()
+}
+
+/// Monotonic time, microseconds since boot.
+pub(crate) fn now_us() -> u64 {
+    now_ns() / 1000
 }
 
 /// Sleeps for at least `ms` milliseconds. Process context only.

@@ -127,11 +127,8 @@ pub(super) fn answer(hca: &Hca, peer: &Arc<Peer>, entry: AckEntry) {
 
 /// Tells a requester that the QP it talks to does not exist.
 pub(super) fn answer_for_missing(hca: &Hca, peer: &Arc<Peer>, hdr: &Header, ext: &[u8]) {
-    let kind = match hdr.opcode {
-        Opcode::Send => Kind::Send,
-        Opcode::Write => Kind::Write,
-        Opcode::ReadReq => Kind::Read,
-        _ => return,
+    let Some(kind) = Kind::of(hdr.opcode) else {
+        return;
     };
     if let Some(qpn) = first_sqpn(kind, ext) {
         let syndrome = Syndrome::Nak(NakCode::Gone);

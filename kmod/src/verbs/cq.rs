@@ -4,8 +4,13 @@
 use super::{Hca, LIMITS};
 use crate::rdma::event::{CoreCq, CoreQp};
 use crate::rdma::gate::Gate;
+use crate::rdma::queue::{full_barrier, Owner, Queue};
 use crate::sys;
+use crate::thunderbolt::os::now_ns;
+use crate::uapi::{queue as layout, wc_flags, CqEntry, QueueResp};
+use core::mem::size_of;
 use kernel::prelude::*;
+use kernel::sync::atomic::{Full, Relaxed};
 use kernel::sync::{new_spinlock, Arc, ArcBorrow, SpinLock};
 
 /// `enum ib_wc_status`.
@@ -14,6 +19,8 @@ use kernel::sync::{new_spinlock, Arc, ArcBorrow, SpinLock};
 pub(crate) enum WcStatus {
     Success = sys::ib_wc_status_IB_WC_SUCCESS,
     LocalLength = sys::ib_wc_status_IB_WC_LOC_LEN_ERR,
+    LocalOperation = sys::ib_wc_status_IB_WC_LOC_QP_OP_ERR,
+    MwBind = sys::ib_wc_status_IB_WC_MW_BIND_ERR,
     LocalProtection = sys::ib_wc_status_IB_WC_LOC_PROT_ERR,
     RemoteInvalidRequest = sys::ib_wc_status_IB_WC_REM_INV_REQ_ERR,
     RemoteAccess = sys::ib_wc_status_IB_WC_REM_ACCESS_ERR,
@@ -30,6 +37,11 @@ pub(crate) enum WcOpcode {
     Send = sys::ib_wc_opcode_IB_WC_SEND,
     Write = sys::ib_wc_opcode_IB_WC_RDMA_WRITE,
     Read = sys::ib_wc_opcode_IB_WC_RDMA_READ,
+    CmpSwap = sys::ib_wc_opcode_IB_WC_COMP_SWAP,
+    FetchAdd = sys::ib_wc_opcode_IB_WC_FETCH_ADD,
+    LocalInv = sys::ib_wc_opcode_IB_WC_LOCAL_INV,
+    RegMr = sys::ib_wc_opcode_IB_WC_REG_MR,
+    BindMw = sys::ib_wc_opcode_IB_WC_BIND_MW,
     Recv = sys::ib_wc_opcode_IB_WC_RECV,
     RecvWriteImm = sys::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM,
 }
@@ -42,23 +54,122 @@ pub(crate) struct WorkCompletion {
     pub(crate) opcode: WcOpcode,
     pub(crate) byte_len: u32,
     pub(crate) qp: CoreQp,
+    pub(crate) qpn: u32,
     pub(crate) src_qp: u32,
     pub(crate) imm: Option<u32>,
+    /// Of datagrams.
+    pub(crate) route: Option<RouteHeader>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Armed {
-    No,
-    Solicited,
-    Any,
+/// What is told of a datagram's way beside the 40 bytes in the receive.
+#[derive(Clone, Copy)]
+pub(crate) struct RouteHeader {
+    /// MAC address of the sender.
+    pub(crate) mac: [u8; 6],
+    /// The addresses are IPv4, not IPv6.
+    pub(crate) ipv4: bool,
+}
+
+impl WorkCompletion {
+    /// As a user's process reads it.
+    fn entry(&self) -> CqEntry {
+        CqEntry {
+            wr_id: self.wr_id,
+            timestamp: now_ns(),
+            status: self.status as u32,
+            opcode: self.opcode as u32,
+            byte_len: self.byte_len,
+            imm: self.imm.unwrap_or(0),
+            qpn: self.qpn,
+            src_qp: self.src_qp,
+            flags: self.imm.map_or(0, |_| wc_flags::WITH_IMM)
+                | self.route.map_or(0, |_| wc_flags::GRH),
+            reserved: 0,
+        }
+    }
+}
+
+/// Where completions wait.
+enum Ring {
+    /// For a consumer in the kernel.
+    Kernel {
+        /// Fixed size, `None` beyond `len`.
+        ring: KVVec<Option<WorkCompletion>>,
+        head: usize,
+        len: usize,
+        /// One of `uapi::queue::ARM_*`.
+        armed: u32,
+    },
+    /// In memory that the consumer's process has mapped; it arms the queue there, too.
+    User { queue: Queue, producer: u32 },
+    /// Nowhere: the queue is destroyed.
+    Gone,
+}
+
+impl Ring {
+    /// Adds a completion. `false`: there is no room.
+    fn push(&mut self, completion: WorkCompletion) -> bool {
+        match self {
+            Self::Kernel {
+                ring, head, len, ..
+            } => {
+                let size = ring.len();
+                if *len == size {
+                    return false;
+                }
+                if let Some(entry) = ring.get_mut((*head + *len) % size) {
+                    *entry = Some(completion);
+                    *len += 1;
+                }
+                true
+            }
+            Self::User { queue, producer } => {
+                if producer.wrapping_sub(queue.consumer()) >= queue.entries() {
+                    return false;
+                }
+                if queue.write(*producer, 0, &[completion.entry()]).is_err() {
+                    return false;
+                }
+                *producer = producer.wrapping_add(1);
+                queue.set_producer(*producer);
+                true
+            }
+            Self::Gone => true,
+        }
+    }
+
+    /// Whether a new completion raises an event; if so, no other one does until the queue is armed
+    /// again.
+    fn fire(&mut self, solicited: bool) -> bool {
+        let wanted = |armed: u32| match armed {
+            layout::ARM_NONE => false,
+            layout::ARM_SOLICITED => solicited,
+            _ => true,
+        };
+        match self {
+            Self::Kernel { armed, .. } => {
+                let fire = wanted(*armed);
+                if fire {
+                    *armed = layout::ARM_NONE;
+                }
+                fire
+            }
+            Self::User { queue, .. } => {
+                // The consumer arms and then looks for completions, we add one and then look
+                // whether it has armed: one of the two sees the other.
+                full_barrier();
+                if !wanted(queue.flag().load(Relaxed)) {
+                    return false;
+                }
+                wanted(queue.flag().xchg(layout::ARM_NONE, Full))
+            }
+            Self::Gone => false,
+        }
+    }
 }
 
 struct State {
-    /// Fixed size, `None` beyond `len`.
-    ring: KVVec<Option<WorkCompletion>>,
-    head: usize,
-    len: usize,
-    armed: Armed,
+    ring: Ring,
     /// The consumer did not keep up; the queue is dead (IBTA 1.7, 10.10.2).
     overrun: bool,
 }
@@ -91,17 +202,31 @@ impl Wake {
 
 impl Cq {
     /// Makes a queue for `entries` completions.
-    pub(crate) fn new(hca: ArcBorrow<'_, Hca>, core: CoreCq, entries: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        hca: ArcBorrow<'_, Hca>,
+        core: CoreCq,
+        entries: u32,
+        owner: Owner<'_>,
+    ) -> Result<Arc<Self>> {
         if entries == 0 || entries > LIMITS.cqes {
             return Err(EINVAL);
         }
-        let ring = KVVec::from_elem(None, entries as usize, GFP_KERNEL)?;
+        let ring = if owner.is_user() {
+            Ring::User {
+                queue: Queue::new(owner, entries, size_of::<CqEntry>())?,
+                producer: 0,
+            }
+        } else {
+            Ring::Kernel {
+                ring: KVVec::from_elem(None, entries as usize, GFP_KERNEL)?,
+                head: 0,
+                len: 0,
+                armed: layout::ARM_NONE,
+            }
+        };
         hca.cq_count.take(LIMITS.cqs)?;
         let state = State {
             ring,
-            head: 0,
-            len: 0,
-            armed: Armed::No,
             overrun: false,
         };
         let made = Arc::pin_init(
@@ -119,35 +244,43 @@ impl Cq {
         made
     }
 
+    /// Where the user finds the queue; zeros if it is the kernel's own.
+    pub(crate) fn response(&self) -> QueueResp {
+        match &self.state.lock().ring {
+            Ring::User { queue, .. } => queue.response(),
+            _ => QueueResp::default(),
+        }
+    }
+
+    /// Completions that there is room for.
+    pub(crate) fn entries(&self) -> u32 {
+        match &self.state.lock().ring {
+            Ring::User { queue, .. } => queue.entries(),
+            Ring::Kernel { ring, .. } => ring.len() as u32,
+            Ring::Gone => 0,
+        }
+    }
+
     /// Adds a completion. Call [`wake`](Self::wake) with the result when no lock is held.
     pub(crate) fn push(&self, completion: WorkCompletion, solicited: bool) -> Wake {
         let mut state = self.state.lock();
         if state.overrun {
             return Wake::default();
         }
-        let size = state.ring.len();
-        if state.len == size {
+        if !state.ring.push(completion) {
             state.overrun = true;
+            if let Ring::User { queue, .. } = &state.ring {
+                queue.set_dead(layout::DEAD_OVERRUN);
+            }
             return Wake {
                 notify: false,
                 error: true,
             };
         }
-        let tail = (state.head + state.len) % size;
-        if let Some(entry) = state.ring.get_mut(tail) {
-            *entry = Some(completion);
-            state.len += 1;
-        }
-        let notify = match state.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => solicited || completion.status != WcStatus::Success,
-        };
-        if notify {
-            state.armed = Armed::No;
-        }
         Wake {
-            notify,
+            notify: state
+                .ring
+                .fire(solicited || completion.status != WcStatus::Success),
             error: false,
         }
     }
@@ -171,41 +304,52 @@ impl Cq {
         }
     }
 
-    /// Takes the oldest completion.
+    /// Takes the oldest completion. A user's process takes its own.
     pub(crate) fn poll(&self) -> Option<WorkCompletion> {
         let mut state = self.state.lock();
-        while state.len > 0 {
-            let (head, size) = (state.head, state.ring.len());
-            state.head = (head + 1) % size;
-            state.len -= 1;
+        let Ring::Kernel {
+            ring, head, len, ..
+        } = &mut state.ring
+        else {
+            return None;
+        };
+        while *len > 0 {
+            let at = *head;
+            *head = (at + 1) % ring.len();
+            *len -= 1;
             // An entry of a QP that is gone was emptied.
-            if let Some(done) = state.ring.get_mut(head).and_then(Option::take) {
+            if let Some(done) = ring.get_mut(at).and_then(Option::take) {
                 return Some(done);
             }
         }
         None
     }
 
-    /// Asks for one notification. Returns whether completions wait already.
+    /// Asks for one notification. Returns whether completions wait already. A user's process does
+    /// that by itself.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let mut state = self.state.lock();
+        let Ring::Kernel { len, armed, .. } = &mut state.ring else {
+            return false;
+        };
         // The stronger of two requests holds (IBTA 1.7, 11.4.2.2).
-        if !(solicited_only && state.armed == Armed::Any) {
-            state.armed = if solicited_only {
-                Armed::Solicited
-            } else {
-                Armed::Any
-            };
-        }
-        state.len > 0
+        let wanted = if solicited_only {
+            layout::ARM_SOLICITED
+        } else {
+            layout::ARM_ANY
+        };
+        *armed = wanted.max(*armed);
+        *len > 0
     }
 
-    /// Takes out the completions of a QP that is going away.
+    /// Takes out the completions of a QP that is going away. In a user's queue the provider does.
     pub(crate) fn forget(&self, qp: CoreQp) {
         let mut state = self.state.lock();
-        for entry in state.ring.iter_mut() {
-            if entry.as_ref().is_some_and(|done| done.qp == qp) {
-                *entry = None;
+        if let Ring::Kernel { ring, .. } = &mut state.ring {
+            for entry in ring.iter_mut() {
+                if entry.as_ref().is_some_and(|done| done.qp == qp) {
+                    *entry = None;
+                }
             }
         }
     }
@@ -216,10 +360,13 @@ impl Cq {
         // Freed here, where sleeping is allowed, whoever drops the last reference.
         let ring = {
             let mut state = self.state.lock();
-            state.len = 0;
             state.overrun = true;
-            core::mem::take(&mut state.ring)
+            core::mem::replace(&mut state.ring, Ring::Gone)
         };
+        if let Ring::User { queue, .. } = &ring {
+            // The process may still have it mapped, if it is the device that goes.
+            queue.set_dead(layout::DEAD_DEVICE);
+        }
         drop(ring);
     }
 }

@@ -20,6 +20,10 @@ pub(crate) struct Limits {
     pub(crate) cqes: u32,
     /// Memory regions.
     pub(crate) mrs: u32,
+    /// Shared receive queues.
+    pub(crate) srqs: u32,
+    /// Address handles.
+    pub(crate) ahs: u32,
     /// Protection domains.
     pub(crate) pds: u32,
     /// READs in flight per QP and direction.
@@ -35,6 +39,8 @@ pub(crate) const LIMITS: Limits = Limits {
     cqs: 8192,
     cqes: 1 << 20,
     mrs: 1 << 20,
+    srqs: 4096,
+    ahs: 1 << 16,
     pds: 8192,
     reads: crate::proto::rc::MAX_READS as u32,
 };

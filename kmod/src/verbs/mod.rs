@@ -3,7 +3,8 @@
 //!
 //! - [`Hca`]: the one device of this host; knows all objects and takes the frames of all peers
 //! - [`qp`]: queue pairs, around the state machines of `proto::rc`
-//! - [`cq`], [`mr`]: completion queues, memory regions
+//! - [`srq`]: shared receive queues
+//! - [`cq`], [`mr`], [`ah`]: completion queues, memory regions, address handles
 //!
 //! # Locks
 //!
@@ -12,12 +13,14 @@
 //! notified with no lock held.
 
 mod acks;
+pub(crate) mod ah;
 pub(crate) mod cq;
 mod limits;
 mod lists;
 pub(crate) mod mr;
 mod port;
 pub(crate) mod qp;
+pub(crate) mod srq;
 mod table;
 
 pub(crate) use limits::LIMITS;
@@ -29,6 +32,7 @@ use crate::proto::rc::{AckEntries, AckEntry};
 use crate::rdma::device::IbDevice;
 use crate::thunderbolt::os::Workqueue;
 use crate::uapi::AllocUcontextResp;
+use ah::Ah;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
@@ -50,9 +54,13 @@ pub(crate) struct Hca {
     qps: Table<Qp>,
     #[pin]
     mrs: Table<Mr>,
+    #[pin]
+    ahs: Table<Ah>,
     qp_count: Count,
     cq_count: Count,
     mr_count: Count,
+    ah_count: Count,
+    srq_count: Count,
     pd_count: Count,
     next_pd: Atomic<u32>,
     /// QPs that wait for room to send.
@@ -85,9 +93,12 @@ impl Hca {
                 links <- new_spinlock!(None, "tbrdma_hca_links"),
                 qps <- Table::new(0xff_ffff, LOWEST_QPN),
                 mrs <- Table::new(u32::MAX, 1),
+                ahs <- Table::new(u32::MAX, 1),
                 qp_count: Count::new(),
                 cq_count: Count::new(),
                 mr_count: Count::new(),
+                ah_count: Count::new(),
+                srq_count: Count::new(),
                 pd_count: Count::new(),
                 next_pd: Atomic::new(0),
                 blocked <- QpList::new(),
@@ -177,6 +188,9 @@ impl Upcalls for Hca {
             return;
         }
         match self.qps.get(hdr.dqpn) {
+            Some(qp) if hdr.opcode == Opcode::Datagram => {
+                Qp::on_datagram(&qp, peer, hdr, ext, payload);
+            }
             Some(qp) => Qp::on_frame(&qp, peer, hdr, ext, payload),
             None => {
                 self.stray();

@@ -3,8 +3,9 @@
 
 use super::{Hca, LIMITS};
 use crate::errno::not_supported;
+use crate::proto::rc::{AtomicOp, ATOMIC_LEN};
 use crate::rdma::gate::Gate;
-use crate::rdma::memory::Pinned;
+use crate::rdma::memory::{KernelMemory, Pinned};
 use crate::rdma::Sge;
 use crate::sys;
 use kernel::prelude::*;
@@ -19,6 +20,8 @@ pub(crate) struct Access {
     pub(crate) remote_write: bool,
     /// A peer may read.
     pub(crate) remote_read: bool,
+    /// A peer may execute atomics.
+    pub(crate) remote_atomic: bool,
     raw: u32,
 }
 
@@ -28,6 +31,7 @@ impl Access {
         let known = sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE
             | sys::ib_access_flags_IB_ACCESS_REMOTE_WRITE
             | sys::ib_access_flags_IB_ACCESS_REMOTE_READ
+            | sys::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC
             | sys::ib_access_flags_IB_ACCESS_OPTIONAL;
         if raw & !known != 0 {
             return Err(not_supported());
@@ -36,6 +40,7 @@ impl Access {
             local_write: raw & sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE != 0,
             remote_write: raw & sys::ib_access_flags_IB_ACCESS_REMOTE_WRITE != 0,
             remote_read: raw & sys::ib_access_flags_IB_ACCESS_REMOTE_READ != 0,
+            remote_atomic: raw & sys::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC != 0,
             raw,
         })
     }
@@ -52,9 +57,43 @@ pub(crate) enum Purpose {
     RemoteRead,
     /// A peer's RDMA WRITE.
     RemoteWrite,
+    /// A peer's atomic.
+    RemoteAtomic,
 }
 
-/// A registered range of a user's memory.
+/// What a region consists of.
+enum Memory {
+    /// A range of a user's memory.
+    User(Pinned),
+    /// All of the kernel's, by its own addresses.
+    Kernel(KernelMemory),
+}
+
+impl Memory {
+    fn read(&self, offset: usize, to: &mut [u8]) -> Result {
+        match self {
+            Self::User(pinned) => pinned.read(offset, to),
+            Self::Kernel(all) => all.read(offset, to),
+        }
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) -> Result {
+        match self {
+            Self::User(pinned) => pinned.write(offset, from),
+            Self::Kernel(all) => all.write(offset, from),
+        }
+    }
+
+    fn atomic(&self, offset: usize, change: impl Fn(u64) -> Option<u64>) -> Result<u64> {
+        match self {
+            Self::User(pinned) => pinned.atomic(offset, change),
+            // Peers are never let there.
+            Self::Kernel(_) => Err(EACCES),
+        }
+    }
+}
+
+/// A registered range of memory.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Mr {
     hca: Arc<Hca>,
@@ -64,7 +103,7 @@ pub(crate) struct Mr {
     virt: u64,
     length: u64,
     access: Access,
-    memory: Pinned,
+    memory: Memory,
     #[pin]
     gate: Gate,
 }
@@ -83,11 +122,36 @@ impl Mr {
         if size == 0 || virt.checked_add(length).is_none() {
             return Err(EINVAL);
         }
-        hca.mr_count.take(LIMITS.mrs)?;
-        let counted = scopeguard(&hca);
         let memory = Pinned::new(&hca.device, start, size, access.raw as i32)?;
+        Self::new(hca, pd, virt, length, access, Memory::User(memory))
+    }
+
+    /// All memory of the kernel, for a protection domain of the kernel.
+    pub(crate) fn of_kernel(
+        hca: ArcBorrow<'_, Hca>,
+        pd: u32,
+        access: Access,
+        memory: KernelMemory,
+    ) -> Result<Arc<Self>> {
+        if access.remote_write || access.remote_read || access.remote_atomic {
+            return Err(not_supported());
+        }
+        Self::new(hca, pd, 0, u64::MAX, access, Memory::Kernel(memory))
+    }
+
+    fn new(
+        hca: ArcBorrow<'_, Hca>,
+        pd: u32,
+        virt: u64,
+        length: u64,
+        access: Access,
+        memory: Memory,
+    ) -> Result<Arc<Self>> {
+        hca.mr_count.take(LIMITS.mrs)?;
+        // From here on the region gives the count back, if there is one.
+        let mut region = false;
         let made = hca.mrs.insert(|key| {
-            Arc::pin_init(
+            let made = Arc::pin_init(
                 pin_init!(Self {
                     hca: hca.into(),
                     pd,
@@ -99,9 +163,13 @@ impl Mr {
                     gate <- Gate::new(),
                 }),
                 GFP_KERNEL,
-            )
+            );
+            region = made.is_ok();
+            made
         });
-        core::mem::forget(counted);
+        if !region {
+            hca.mr_count.give();
+        }
         made
     }
 
@@ -118,9 +186,11 @@ impl Mr {
     }
 
     fn give_back(&self) {
-        // SAFETY: every access is made inside the gate, which is closed; or nobody knows of the
-        // region yet (`drop`).
-        unsafe { self.memory.release() };
+        if let Memory::User(pinned) = &self.memory {
+            // SAFETY: every access is made inside the gate, which is closed; or nobody knows of
+            // the region yet (`drop`).
+            unsafe { pinned.release() };
+        }
     }
 
     /// Offset of an allowed access in the region.
@@ -130,6 +200,7 @@ impl Mr {
             Purpose::LocalWrite => self.access.local_write,
             Purpose::RemoteRead => self.access.remote_read,
             Purpose::RemoteWrite => self.access.remote_write,
+            Purpose::RemoteAtomic => self.access.remote_atomic,
         };
         let offset = addr.checked_sub(self.virt).ok_or(EACCES)?;
         let end = offset.checked_add(len as u64).ok_or(EACCES)?;
@@ -138,17 +209,6 @@ impl Mr {
         }
         usize::try_from(offset).map_err(|_| EACCES)
     }
-}
-
-/// Gives the count back unless it is forgotten.
-fn scopeguard<'a>(hca: &'a Hca) -> impl Drop + 'a {
-    struct Counted<'a>(&'a Hca);
-    impl Drop for Counted<'_> {
-        fn drop(&mut self) {
-            self.0.mr_count.give();
-        }
-    }
-    Counted(hca)
 }
 
 #[pinned_drop]
@@ -187,6 +247,16 @@ impl Hca {
                 .write(mr.check(pd, addr, from.len(), purpose)?, from),
             Copy::Check(len) => mr.check(pd, addr, len, purpose).map(drop),
         }
+    }
+
+    /// Executes an atomic on 8 bytes of memory, and tells what was there before. It is atomic
+    /// towards everything that this host's processors do, too. EACCES as for
+    /// [`access`](Self::access).
+    pub(crate) fn atomic(&self, pd: u32, key: u32, addr: u64, op: AtomicOp) -> Result<u64> {
+        let mr = self.mrs.get(key).ok_or(EACCES)?;
+        let _inside = mr.gate.enter().ok_or(EACCES)?;
+        let offset = mr.check(pd, addr, ATOMIC_LEN as usize, Purpose::RemoteAtomic)?;
+        mr.memory.atomic(offset, |original| op.apply(original))
     }
 
     /// Gathers `to.len()` bytes from `offset` of the message that `sges` describe.

@@ -2,6 +2,7 @@
 //! Objects by number.
 
 use crate::rdma::random_u32;
+use kernel::alloc::Flags;
 use kernel::prelude::*;
 use kernel::rbtree::{RBTree, RBTreeNode};
 use kernel::sync::{new_spinlock, Arc, SpinLock};
@@ -42,15 +43,34 @@ impl<T> Table<T> {
 
     /// Makes an object with a number of its own and puts it in.
     pub(crate) fn insert(&self, make: impl FnOnce(u32) -> Result<Arc<T>>) -> Result<Arc<T>> {
+        self.insert_with(GFP_KERNEL, make)
+    }
+
+    /// The same with memory from elsewhere, where one may not sleep.
+    pub(crate) fn insert_with(
+        &self,
+        flags: Flags,
+        make: impl FnOnce(u32) -> Result<Arc<T>>,
+    ) -> Result<Arc<T>> {
         let mut number = self.propose();
         while self.objects.lock().get(&number).is_some() {
             number = self.propose();
         }
+        self.insert_at(number, flags, make)
+    }
+
+    /// Makes an object with this number and puts it in. EAGAIN: the number is in use.
+    pub(crate) fn insert_at(
+        &self,
+        number: u32,
+        flags: Flags,
+        make: impl FnOnce(u32) -> Result<Arc<T>>,
+    ) -> Result<Arc<T>> {
         let object = make(number)?;
-        let node = RBTreeNode::new(number, object.clone(), GFP_KERNEL)?;
+        let node = RBTreeNode::new(number, object.clone(), flags)?;
         let mut objects = self.objects.lock();
         if objects.get(&number).is_some() {
-            // Somebody took the number meanwhile: one chance in millions.
+            // Of a random number: somebody took it meanwhile, one chance in millions.
             drop(objects);
             return Err(EAGAIN);
         }

@@ -133,6 +133,11 @@ impl Requester {
         Ok(at)
     }
 
+    /// The message number that the next entry will have.
+    pub fn tail(&self) -> u32 {
+        self.tail
+    }
+
     /// Entries that have not completed.
     pub fn outstanding(&self) -> u32 {
         self.tail.wrapping_sub(self.head)

@@ -3,30 +3,88 @@
 //!
 //! - this file: what a QP consists of, how it begins and ends
 //! - [`modify`]: states and attributes
+//! - [`queues`]: where work requests are kept
 //! - [`post`]: work requests come in
 //! - [`transmit`]: frames go out
 //! - [`receive`]: frames come in
+//! - [`datagram`]: both, for QPs that are not connected
 
+mod datagram;
 mod modify;
 mod post;
+mod queues;
 mod receive;
 mod transmit;
 
 pub(crate) use modify::{QpAttributes, QpMask, QpState};
-pub(crate) use post::{Opcode, RecvRequest, SendRequest};
+pub(crate) use post::{op_of, RecvRequest, SendRequest};
 
 use super::cq::{Cq, Wake, WcOpcode, WcStatus, WorkCompletion};
+use super::srq::Srq;
 use super::{acks, Hca, LIMITS};
 use crate::link::Peer;
-use crate::proto::rc::{AckEntry, NakCode, Requester, Responder, Syndrome, Wqe};
+use crate::proto::rc::{AckEntry, NakCode, Op, Requester, Responder, Syndrome};
 use crate::rdma::event::CoreQp;
 use crate::rdma::gate::Gate;
-use crate::rdma::Sge;
+use crate::rdma::queue::Owner;
+use crate::sys;
 use crate::thunderbolt::os::{cancel_sync, now_us};
+use crate::uapi::CreateQpResp;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_spinlock, Arc, SpinLock};
 use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, WorkItem};
+use queues::{Receives, Sends};
+
+/// Types of QP (IBTA 1.7, 10.2.4.1).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QpKind {
+    /// Reliable connected.
+    Rc,
+    /// Unreliable connected.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// That of the connection managers, number 1.
+    Gsi,
+}
+
+impl QpKind {
+    /// From `enum ib_qp_type`.
+    pub(crate) fn from_raw(raw: sys::ib_qp_type) -> Option<Self> {
+        Some(match raw {
+            sys::ib_qp_type_IB_QPT_RC => Self::Rc,
+            sys::ib_qp_type_IB_QPT_UC => Self::Uc,
+            sys::ib_qp_type_IB_QPT_UD => Self::Ud,
+            sys::ib_qp_type_IB_QPT_GSI => Self::Gsi,
+            _ => return None,
+        })
+    }
+
+    /// As `enum ib_qp_type`.
+    pub(crate) fn raw(self) -> sys::ib_qp_type {
+        match self {
+            Self::Rc => sys::ib_qp_type_IB_QPT_RC,
+            Self::Uc => sys::ib_qp_type_IB_QPT_UC,
+            Self::Ud => sys::ib_qp_type_IB_QPT_UD,
+            Self::Gsi => sys::ib_qp_type_IB_QPT_GSI,
+        }
+    }
+
+    /// Not connected.
+    pub(crate) fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Gsi)
+    }
+
+    /// The operation is for QPs of this type (IBTA 1.7, 10.8.1).
+    fn allows(self, op: Op) -> bool {
+        match self {
+            Self::Rc => true,
+            Self::Uc => !op.is_answered() && op != Op::SendInv,
+            Self::Ud | Self::Gsi => matches!(op, Op::Send | Op::SendImm),
+        }
+    }
+}
 
 /// Sizes of a QP's queues.
 #[derive(Clone, Copy)]
@@ -65,81 +123,17 @@ impl QpCaps {
 }
 
 /// What a new QP is made of.
-pub(crate) struct QpNew {
+pub(crate) struct QpNew<'a> {
     pub(crate) hca: Arc<Hca>,
+    pub(crate) kind: QpKind,
     pub(crate) core: CoreQp,
     pub(crate) pd: u32,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
     pub(crate) caps: QpCaps,
     pub(crate) signal_all: bool,
-    pub(crate) user: bool,
-}
-
-/// A send work request beyond what the wire is concerned with.
-#[derive(Clone, Copy, Default)]
-struct SendInfo {
-    wr_id: u64,
-    sges: u32,
-    inline: bool,
-}
-
-/// A receive work request.
-#[derive(Clone, Copy, Default)]
-struct RecvInfo {
-    wr_id: u64,
-    sges: u32,
-    /// Bytes it can take.
-    room: u64,
-}
-
-/// The memory of the queues. All are fixed arrays from creation to destruction.
-#[derive(Default)]
-struct Queues {
-    sq: KVVec<Wqe>,
-    sq_info: KVVec<SendInfo>,
-    /// `caps.send_sge` for each entry.
-    sq_sges: KVVec<Sge>,
-    /// `caps.inline` bytes for each entry.
-    sq_inline: KVVec<u8>,
-    rq: KVVec<RecvInfo>,
-    /// `caps.recv_sge` for each entry.
-    rq_sges: KVVec<Sge>,
-}
-
-impl Queues {
-    fn new(caps: &QpCaps) -> Result<Self> {
-        let (send, recv) = (caps.send_wr as usize, caps.recv_wr as usize);
-        let (send_sge, recv_sge) = (caps.send_sge as usize, caps.recv_sge as usize);
-        Ok(Self {
-            sq: KVVec::from_elem(Wqe::default(), send, GFP_KERNEL)?,
-            sq_info: KVVec::from_elem(SendInfo::default(), send, GFP_KERNEL)?,
-            sq_sges: KVVec::from_elem(Sge::default(), send * send_sge, GFP_KERNEL)?,
-            sq_inline: KVVec::from_elem(0, send * caps.inline as usize, GFP_KERNEL)?,
-            rq: KVVec::from_elem(RecvInfo::default(), recv, GFP_KERNEL)?,
-            rq_sges: KVVec::from_elem(Sge::default(), recv * recv_sge, GFP_KERNEL)?,
-        })
-    }
-
-    /// Elements of the send in `slot`.
-    fn send_sges(&self, caps: &QpCaps, slot: usize) -> &[Sge] {
-        let count = self.sq_info.get(slot).map_or(0, |info| info.sges as usize);
-        let from = slot * caps.send_sge as usize;
-        self.sq_sges.get(from..from + count).unwrap_or(&[])
-    }
-
-    /// Inline room of the send in `slot`.
-    fn inline_range(caps: &QpCaps, slot: usize) -> core::ops::Range<usize> {
-        let size = caps.inline as usize;
-        slot * size..(slot + 1) * size
-    }
-
-    /// Elements of the receive in `slot`.
-    fn recv_sges(&self, caps: &QpCaps, slot: usize) -> &[Sge] {
-        let count = self.rq.get(slot).map_or(0, |info| info.sges as usize);
-        let from = slot * caps.recv_sge as usize;
-        self.rq_sges.get(from..from + count).unwrap_or(&[])
-    }
+    pub(crate) owner: Owner<'a>,
 }
 
 /// What the QP's lock protects.
@@ -150,28 +144,12 @@ struct Inner {
     peer: Option<Arc<Peer>>,
     requester: Requester,
     responder: Responder,
-    queues: Queues,
-    /// Oldest receive, and one past the newest.
-    rq_head: u32,
-    rq_tail: u32,
+    sends: Sends,
+    receives: Receives,
     /// In [`Hca::blocked`] or about to be looked at by whoever took it from there.
     blocked: bool,
     /// In [`Hca::owing`], likewise.
     owing: bool,
-}
-
-impl Inner {
-    fn receive_posted(&self) -> bool {
-        self.rq_head != self.rq_tail
-    }
-
-    fn recv_slot(&self, index: u32) -> usize {
-        index as usize & self.queues.rq.len().wrapping_sub(1)
-    }
-
-    fn send_slot(&self, msn: u32) -> usize {
-        msn as usize & self.queues.sq.len().wrapping_sub(1)
-    }
 }
 
 /// Notifications to give once the QP's lock is dropped.
@@ -181,6 +159,9 @@ struct Wakes {
     recv: Wake,
 }
 
+/// Number of the GSI QP (IBTA 1.7, 3.9.1).
+const GSI_QPN: u32 = 1;
+
 /// `peer` of a QP that is not connected.
 const NO_PEER: u64 = u64::MAX;
 
@@ -188,14 +169,15 @@ const NO_PEER: u64 = u64::MAX;
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp {
     number: u32,
+    kind: QpKind,
     hca: Arc<Hca>,
     core: CoreQp,
     pd: u32,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
     caps: QpCaps,
     signal_all: bool,
-    user: bool,
     /// Id of the peer, for the lists, whose locks are inside the QP's.
     peer: Atomic<u64>,
     #[pin]
@@ -223,7 +205,7 @@ impl WorkItem<TIMER> for Qp {
 
 impl Qp {
     /// Makes a QP in the RESET state.
-    pub(crate) fn new(new: QpNew) -> Result<Arc<Self>> {
+    pub(crate) fn new(new: QpNew<'_>) -> Result<Arc<Self>> {
         let caps = new.caps.grant()?;
         let hca = new.hca.clone();
         hca.qp_count.take(LIMITS.qps)?;
@@ -234,37 +216,42 @@ impl Qp {
         made
     }
 
-    fn allocate(new: QpNew, caps: QpCaps) -> Result<Arc<Self>> {
+    fn allocate(new: QpNew<'_>, caps: QpCaps) -> Result<Arc<Self>> {
         let room = new.hca.qp_count.get() as usize;
         new.hca.blocked.reserve(room)?;
         new.hca.owing.reserve(room)?;
-        let queues = Queues::new(&caps)?;
+        let sends = Sends::new(&caps, new.owner)?;
+        let receives = match &new.srq {
+            Some(srq) => Receives::shared(srq.clone())?,
+            None => Receives::new(&caps, new.owner)?,
+        };
         let attributes = QpAttributes::default();
         let inner = Inner {
             state: QpState::Reset,
-            requester: Requester::new(attributes.requester()),
-            responder: attributes.responder(),
+            requester: Requester::new(attributes.requester(new.kind)),
+            responder: attributes.responder(new.kind),
             attributes,
             peer: None,
-            queues,
-            rq_head: 0,
-            rq_tail: 0,
+            sends,
+            receives,
             blocked: false,
             owing: false,
         };
         let hca = new.hca.clone();
-        hca.qps.insert(|number| {
+        let kind = new.kind;
+        let make = |number| {
             Arc::pin_init(
                 pin_init!(Self {
                     number,
+                    kind,
                     hca: new.hca,
                     core: new.core,
                     pd: new.pd,
                     send_cq: new.send_cq,
                     recv_cq: new.recv_cq,
+                    srq: new.srq,
                     caps,
                     signal_all: new.signal_all,
-                    user: new.user,
                     peer: Atomic::new(NO_PEER),
                     gate <- Gate::new(),
                     inner <- new_spinlock!(inner, "tbrdma_qp"),
@@ -272,7 +259,16 @@ impl Qp {
                 }),
                 GFP_KERNEL,
             )
-        })
+        };
+        match kind {
+            QpKind::Gsi => hca.qps.insert_at(GSI_QPN, GFP_KERNEL, make),
+            _ => hca.qps.insert(make),
+        }
+    }
+
+    /// Its type.
+    pub(crate) fn kind(&self) -> QpKind {
+        self.kind
     }
 
     /// QP number, 24 bits.
@@ -283,6 +279,23 @@ impl Qp {
     /// Sizes as granted.
     pub(crate) fn caps(&self) -> QpCaps {
         self.caps
+    }
+
+    /// Where the user finds the queues.
+    pub(crate) fn response(&self) -> CreateQpResp {
+        let inner = self.inner.lock();
+        CreateQpResp {
+            sq: inner
+                .sends
+                .shared()
+                .map(|q| q.response())
+                .unwrap_or_default(),
+            rq: inner
+                .receives
+                .queue()
+                .map(|q| q.response())
+                .unwrap_or_default(),
+        }
     }
 
     /// Every send gives a completion.
@@ -306,12 +319,16 @@ impl Qp {
         self.send_cq.forget(self.core);
         self.recv_cq.forget(self.core);
         // Freed here, where sleeping is allowed, whoever drops the last reference.
-        let (queues, peer) = {
+        let gone = {
             let mut inner = self.inner.lock();
             inner.state = QpState::Err;
-            (core::mem::take(&mut inner.queues), inner.peer.take())
+            (
+                core::mem::take(&mut inner.sends),
+                core::mem::take(&mut inner.receives),
+                inner.peer.take(),
+            )
         };
-        drop((queues, peer));
+        drop(gone);
     }
 
     /// An acknowledgement still owed is given all the same: the program that received the message
@@ -402,8 +419,15 @@ impl Qp {
     fn fail(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes) {
         inner.state = QpState::Err;
         inner.requester.flush();
-        self.complete_sends(inner, wakes);
-        while inner.receive_posted() {
+        loop {
+            self.complete_sends(inner, wakes);
+            // What a user's process has posted and nobody has looked at yet.
+            if !Self::take_sends(inner, self.signal_all, self.kind) {
+                break;
+            }
+        }
+        inner.receives.set_call(true);
+        while inner.receives.claim_to_flush() {
             self.complete_receive(
                 inner,
                 wakes,
@@ -419,10 +443,9 @@ impl Qp {
     /// Reports the sends that ended.
     fn complete_sends(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes) {
         let mut failed = false;
-        while let Some(done) = inner.requester.complete(&inner.queues.sq) {
-            let slot = inner.send_slot(done.msn);
-            let (Some(wqe), Some(info)) =
-                (inner.queues.sq.get(slot), inner.queues.sq_info.get(slot))
+        while let Some(done) = inner.requester.complete(&inner.sends.wqes) {
+            let slot = inner.sends.slot(done.msn);
+            let (Some(wqe), Some(info)) = (inner.sends.wqes.get(slot), inner.sends.info.get(slot))
             else {
                 break;
             };
@@ -438,8 +461,10 @@ impl Qp {
                     opcode: post::wc_opcode(wqe.op),
                     byte_len: wqe.len,
                     qp: self.core,
+                    qpn: self.number,
                     src_qp: inner.attributes.dest_qpn,
                     imm: None,
+                    route: None,
                 },
                 false,
             );
@@ -450,7 +475,7 @@ impl Qp {
         }
     }
 
-    /// Reports the oldest receive.
+    /// Reports the receive in use.
     #[allow(clippy::too_many_arguments)]
     fn complete_receive(
         &self,
@@ -462,9 +487,9 @@ impl Qp {
         imm: Option<u32>,
         solicited: bool,
     ) {
-        let slot = inner.recv_slot(inner.rq_head);
-        let wr_id = inner.queues.rq.get(slot).map_or(0, |info| info.wr_id);
-        inner.rq_head = inner.rq_head.wrapping_add(1);
+        let Some(wr_id) = inner.receives.finish() else {
+            return;
+        };
         let wake = self.recv_cq.push(
             WorkCompletion {
                 wr_id,
@@ -472,8 +497,10 @@ impl Qp {
                 opcode,
                 byte_len,
                 qp: self.core,
+                qpn: self.number,
                 src_qp: inner.attributes.dest_qpn,
                 imm,
+                route: None,
             },
             solicited,
         );
@@ -488,6 +515,9 @@ impl Qp {
         }
         self.send_cq.wake(wakes.send);
         self.recv_cq.wake(wakes.recv);
+        if let Some(srq) = &self.srq {
+            srq.tell();
+        }
     }
 
     /// Does what has to wait until the QP's lock is dropped: tells the consumers, and sees to it

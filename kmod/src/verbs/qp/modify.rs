@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! States and attributes of a QP.
 
-use super::{Qp, Wakes, NO_PEER};
+use super::{Qp, QpKind, Wakes, NO_PEER};
 use crate::errno::unreachable_host;
 use crate::proto::rc::{Config, Requester, Responder};
 use crate::sys;
@@ -39,6 +39,7 @@ impl QpState {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpAttributes {
     pub(crate) access: u32,
+    pub(crate) qkey: u32,
     pub(crate) dest_qpn: u32,
     pub(crate) path_mtu: u32,
     pub(crate) rq_psn: u32,
@@ -56,20 +57,24 @@ pub(crate) struct QpAttributes {
 const NOT_READY_LEAST_US: u64 = 1_000_000;
 
 impl QpAttributes {
-    pub(super) fn requester(&self) -> Config {
+    pub(super) fn requester(&self, kind: QpKind) -> Config {
         // IBTA 1.7, 9.7.6.1.3: 4.096 us times a power of two; 0 means without end.
         let not_ready_limit_us = (self.timeout != 0).then(|| {
             let once = (4096u64 << self.timeout.min(31)) / 1000;
             (once * u64::from(self.retry_cnt + 1)).max(NOT_READY_LEAST_US)
         });
         Config {
+            reliable: kind == QpKind::Rc,
             max_reads: self.max_rd_atomic.min(super::LIMITS.reads) as u16,
             rnr_retry: (self.rnr_retry & 7) as u8,
             not_ready_limit_us,
         }
     }
 
-    pub(super) fn responder(&self) -> Responder {
+    pub(super) fn responder(&self, kind: QpKind) -> Responder {
+        if kind != QpKind::Rc {
+            return Responder::unreliable();
+        }
         Responder::new(self.max_dest_rd_atomic as u16, self.min_rnr_timer as u8)
     }
 }
@@ -81,6 +86,7 @@ pub(crate) struct QpMask {
     /// MAC address of the peer.
     pub(crate) mac: Option<[u8; 6]>,
     pub(crate) access: Option<u32>,
+    pub(crate) qkey: Option<u32>,
     pub(crate) dest_qpn: Option<u32>,
     pub(crate) path_mtu: Option<u32>,
     pub(crate) rq_psn: Option<u32>,
@@ -107,6 +113,7 @@ impl QpMask {
     fn apply(&self, to: &mut QpAttributes) -> Result {
         let reads = super::LIMITS.reads;
         set(&mut to.access, self.access, u32::MAX)?;
+        set(&mut to.qkey, self.qkey, u32::MAX)?;
         set(&mut to.dest_qpn, self.dest_qpn, 0xff_ffff)?;
         set(&mut to.path_mtu, self.path_mtu, sys::ib_mtu_IB_MTU_4096)?;
         set(&mut to.rq_psn, self.rq_psn, 0xff_ffff)?;
@@ -133,6 +140,8 @@ impl Qp {
         let _inside = this.gate.enter().ok_or(EINVAL)?;
         let peer = match &wanted.mac {
             None => None,
+            // Datagrams have addresses of their own.
+            Some(_) if this.kind.is_datagram() => None,
             Some(mac) => {
                 let found = this.hca.links().and_then(|links| links.peer_by_mac(mac));
                 Some(
@@ -163,16 +172,17 @@ impl Qp {
                 this.peer.store(u64::from(peer.id()), Relaxed);
                 inner.peer = Some(peer);
             }
-            inner.requester.configure(attributes.requester());
+            inner.requester.configure(attributes.requester(this.kind));
             inner.responder.configure(
                 attributes.max_dest_rd_atomic as u16,
                 attributes.min_rnr_timer as u8,
             );
             match to {
                 QpState::Reset => {
-                    inner.requester = Requester::new(attributes.requester());
-                    inner.responder = attributes.responder();
-                    inner.rq_head = inner.rq_tail;
+                    inner.requester = Requester::new(attributes.requester(this.kind));
+                    inner.responder = attributes.responder(this.kind);
+                    inner.sends.reset();
+                    inner.receives.reset();
                     inner.peer = None;
                     this.peer.store(NO_PEER, Relaxed);
                     inner.state = to;

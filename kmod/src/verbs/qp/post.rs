@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Work requests come in.
 
-use super::{Qp, QpState, Queues, Wakes};
-use crate::proto::rc::{Op, Status, Wqe, WqeFlags, MAX_MESSAGE};
+use super::queues::SendInfo;
+use super::{Inner, Qp, QpKind, QpState, Wakes};
+use crate::proto::rc::{Op, PostError, Status, Wqe, WqeFlags, MAX_MESSAGE};
 use crate::rdma::Sge;
+use crate::sys;
+use crate::uapi::send_flags;
 use crate::verbs::cq::{WcOpcode, WcStatus};
-use crate::verbs::LIMITS;
 use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
-
-pub(crate) use crate::proto::rc::Op as Opcode;
 
 /// A send work request.
 pub(crate) struct SendRequest<'a> {
@@ -22,6 +22,14 @@ pub(crate) struct SendRequest<'a> {
     pub(crate) imm: u32,
     pub(crate) raddr: u64,
     pub(crate) rkey: u32,
+    /// CMP_SWAP: what has to be there.
+    pub(crate) compare: u64,
+    /// CMP_SWAP: what comes there; FETCH_ADD: what is added.
+    pub(crate) swap_add: u64,
+    /// Datagrams: number of the address handle, and QP and Q_Key of the receiver.
+    pub(crate) ah: u32,
+    pub(crate) dqpn: u32,
+    pub(crate) qkey: u32,
     pub(crate) sges: &'a [Sge],
 }
 
@@ -36,6 +44,8 @@ pub(super) fn wc_status(status: Status) -> WcStatus {
         Status::Success => WcStatus::Success,
         Status::LocalProtection => WcStatus::LocalProtection,
         Status::LocalLength => WcStatus::LocalLength,
+        Status::LocalOperation => WcStatus::LocalOperation,
+        Status::MwBind => WcStatus::MwBind,
         Status::RemoteInvalidRequest => WcStatus::RemoteInvalidRequest,
         Status::RemoteAccess => WcStatus::RemoteAccess,
         Status::RemoteOperational => WcStatus::RemoteOperational,
@@ -47,9 +57,14 @@ pub(super) fn wc_status(status: Status) -> WcStatus {
 
 pub(super) fn wc_opcode(op: Op) -> WcOpcode {
     match op {
-        Op::Send | Op::SendImm => WcOpcode::Send,
+        Op::Send | Op::SendImm | Op::SendInv => WcOpcode::Send,
         Op::Write | Op::WriteImm => WcOpcode::Write,
         Op::Read => WcOpcode::Read,
+        Op::CmpSwap => WcOpcode::CmpSwap,
+        Op::FetchAdd => WcOpcode::FetchAdd,
+        Op::LocalInv => WcOpcode::LocalInv,
+        Op::RegMr => WcOpcode::RegMr,
+        Op::BindMw => WcOpcode::BindMw,
     }
 }
 
@@ -59,44 +74,35 @@ fn total(sges: &[Sge]) -> u64 {
 }
 
 impl Qp {
-    /// Puts a send at the end of the queue; [`transmit`](Self::transmit) sends it. `copy` fetches
-    /// inline data: (from a user, address, destination).
+    /// Takes a send of a consumer in the kernel; [`transmit`](Self::transmit) sends it. `copy`
+    /// fetches inline data: (address, destination).
     ///
-    /// EINVAL: wrong state, too many elements, too long; ENOMEM: the queue is full.
+    /// EINVAL: wrong state, too many elements, too long, or the QP is a user's; ENOMEM: the queue
+    /// is full.
     pub(crate) fn post_send(
         self: ArcBorrow<'_, Self>,
         request: &SendRequest<'_>,
-        copy: impl Fn(bool, u64, &mut [u8]) -> Result,
+        copy: impl Fn(u64, &mut [u8]),
     ) -> Result {
         let this: Arc<Self> = self.into();
         let _inside = this.gate.enter().ok_or(EINVAL)?;
         let len = total(request.sges);
-        if len > u64::from(MAX_MESSAGE) || request.sges.len() > this.caps.send_sge as usize {
+        if !this.kind.allows(request.opcode) {
             return Err(EINVAL);
         }
-        let mut inline = [0u8; LIMITS.inline as usize];
-        let inline = if request.inline && request.opcode != Op::Read {
-            if len > u64::from(this.caps.inline) {
-                return Err(EINVAL);
-            }
-            let mut rest = &mut inline[..];
-            for sge in request.sges {
-                let (piece, tail) = rest
-                    .split_at_mut_checked(sge.length as usize)
-                    .ok_or(EINVAL)?;
-                copy(this.user, sge.addr, piece)?;
-                rest = tail;
-            }
-            Some(&inline[..len as usize])
-        } else {
-            None
-        };
+        let inline = request.inline && !request.opcode.is_answered();
+        if len > u64::from(MAX_MESSAGE)
+            || inline && len > u64::from(this.caps.inline)
+            || request.sges.len() > this.caps.send_sge as usize
+        {
+            return Err(EINVAL);
+        }
         let flags = WqeFlags {
             signaled: request.signaled || this.signal_all,
             solicited: request.solicited,
             fence: request.fence,
         };
-        let wqe = Wqe::new(
+        let mut wqe = Wqe::new(
             request.opcode,
             flags,
             len as u32,
@@ -104,32 +110,48 @@ impl Qp {
             request.rkey,
             request.imm,
         );
+        wqe.compare = request.compare;
+        wqe.swap_add = request.swap_add;
         let mut wakes = Wakes::default();
         {
             let mut guard = this.inner.lock();
             let inner = &mut *guard;
-            if !matches!(inner.state, QpState::Rts | QpState::Sqd | QpState::Err) {
+            if !matches!(inner.state, QpState::Rts | QpState::Sqd | QpState::Err)
+                || inner.sends.shared().is_some()
+            {
                 return Err(EINVAL);
             }
-            let queues = &mut inner.queues;
-            let slot = inner.requester.post(&mut queues.sq, wqe).ok_or(ENOMEM)?;
-            let info = queues.sq_info.get_mut(slot).ok_or(EINVAL)?;
-            info.wr_id = request.wr_id;
-            info.inline = inline.is_some();
-            info.sges = request.sges.len() as u32;
-            match inline {
-                Some(bytes) => {
-                    let room = Queues::inline_range(&this.caps, slot);
-                    if let Some(to) = queues.sq_inline.get_mut(room) {
-                        to[..bytes.len()].copy_from_slice(bytes);
-                    }
+            let sends = &mut inner.sends;
+            let slot = inner
+                .requester
+                .post(&mut sends.wqes, wqe)
+                .map_err(|error| match error {
+                    PostError::Full => ENOMEM,
+                    PostError::Invalid => EINVAL,
+                })?;
+            if inline {
+                let mut rest = sends.inline_mut(slot, len as usize)?;
+                for sge in request.sges {
+                    let (piece, tail) = rest
+                        .split_at_mut_checked(sge.length as usize)
+                        .ok_or(EINVAL)?;
+                    copy(sge.addr, piece);
+                    rest = tail;
                 }
-                None => {
-                    let from = slot * this.caps.send_sge as usize;
-                    let to = queues.sq_sges.get_mut(from..from + request.sges.len());
-                    to.ok_or(EINVAL)?.copy_from_slice(request.sges);
-                }
+            } else {
+                sends
+                    .sges_mut(slot, request.sges.len())?
+                    .copy_from_slice(request.sges);
             }
+            *sends.info.get_mut(slot).ok_or(EINVAL)? = SendInfo {
+                wr_id: request.wr_id,
+                sges: if inline { 0 } else { request.sges.len() as u32 },
+                inline,
+                ah: request.ah,
+                dqpn: request.dqpn,
+                qkey: request.qkey,
+                bad: false,
+            };
             if inner.state == QpState::Err {
                 this.complete_sends(inner, &mut wakes);
             }
@@ -138,42 +160,132 @@ impl Qp {
         Ok(())
     }
 
-    /// Puts a receive at the end of the queue.
+    /// Takes over a request that a user's process has put into its queue. `false`: there is none,
+    /// or no room for it now.
+    pub(super) fn take_sends(inner: &mut Inner, signal_all: bool, kind: QpKind) -> bool {
+        if inner.requester.outstanding() as usize >= inner.sends.wqes.len() {
+            return false;
+        }
+        let Some(index) = inner.sends.peek() else {
+            return false;
+        };
+        let entry = inner.sends.head(index);
+        let flag = |bit: u16| entry.flags & bit != 0;
+        let flags = WqeFlags {
+            signaled: signal_all || flag(send_flags::SIGNALED),
+            solicited: flag(send_flags::SOLICITED),
+            fence: flag(send_flags::FENCE),
+        };
+        let op = op_of(u32::from(entry.opcode)).filter(|op| kind.allows(*op));
+        let inline = flag(send_flags::INLINE) && !op.is_some_and(Op::is_answered);
+        let count = if inline {
+            entry.inline_len
+        } else {
+            entry.num_sge
+        } as usize;
+        // Where the next message goes, as `post` will say.
+        let slot = inner.sends.slot(inner.requester.tail());
+        let fetched = inner.sends.fetch(index, slot, count, inline);
+        let info = SendInfo {
+            wr_id: entry.wr_id,
+            sges: if inline || fetched.is_err() {
+                0
+            } else {
+                entry.num_sge
+            },
+            inline,
+            ah: entry.ah,
+            dqpn: entry.dqpn,
+            qkey: entry.qkey,
+            bad: false,
+        };
+        if let Some(place) = inner.sends.info.get_mut(slot) {
+            *place = info;
+        }
+        let len = if inline {
+            u64::from(entry.inline_len)
+        } else {
+            total(inner.sends.sges(slot))
+        };
+        let good = op.filter(|_| fetched.is_ok() && len <= u64::from(MAX_MESSAGE));
+        let wqe = match good {
+            Some(op) => {
+                let (raddr, rkey) = (entry.raddr, entry.rkey);
+                let mut wqe = Wqe::new(op, flags, len as u32, raddr, rkey, entry.imm);
+                wqe.compare = entry.compare_add;
+                wqe.swap_add = if op == Op::CmpSwap {
+                    entry.swap
+                } else {
+                    entry.compare_add
+                };
+                wqe
+            }
+            // It has to fail in its turn, after those before it.
+            None => {
+                if let Some(place) = inner.sends.info.get_mut(slot) {
+                    place.bad = true;
+                }
+                Wqe::new(Op::Send, flags, 0, 0, 0, 0)
+            }
+        };
+        let mut posted = inner.requester.post(&mut inner.sends.wqes, wqe);
+        if posted == Err(PostError::Invalid) {
+            if let Some(place) = inner.sends.info.get_mut(slot) {
+                place.bad = true;
+            }
+            let failing = Wqe::new(Op::Send, flags, 0, 0, 0, 0);
+            posted = inner.requester.post(&mut inner.sends.wqes, failing);
+        }
+        if posted.is_ok() {
+            inner.sends.taken();
+        }
+        posted.is_ok()
+    }
+
+    /// Puts a receive of a consumer in the kernel at the end of the queue.
     ///
     /// EINVAL: wrong state or too many elements; ENOMEM: the queue is full.
     pub(crate) fn post_recv(self: ArcBorrow<'_, Self>, request: &RecvRequest<'_>) -> Result {
         let this: Arc<Self> = self.into();
         let _inside = this.gate.enter().ok_or(EINVAL)?;
-        if request.sges.len() > this.caps.recv_sge as usize {
-            return Err(EINVAL);
-        }
-        let mut wakes = Wakes::default();
         {
-            let mut guard = this.inner.lock();
-            let inner = &mut *guard;
-            if inner.state == QpState::Reset {
+            let mut inner = this.inner.lock();
+            if inner.state == QpState::Reset || inner.sends.shared().is_some() {
                 return Err(EINVAL);
             }
-            if inner.rq_tail.wrapping_sub(inner.rq_head) as usize >= inner.queues.rq.len() {
-                return Err(ENOMEM);
-            }
-            let slot = inner.recv_slot(inner.rq_tail);
-            let info = inner.queues.rq.get_mut(slot).ok_or(EINVAL)?;
-            info.wr_id = request.wr_id;
-            info.sges = request.sges.len() as u32;
-            info.room = total(request.sges);
-            let from = slot * this.caps.recv_sge as usize;
-            let to = inner
-                .queues
-                .rq_sges
-                .get_mut(from..from + request.sges.len());
-            to.ok_or(EINVAL)?.copy_from_slice(request.sges);
-            inner.rq_tail = inner.rq_tail.wrapping_add(1);
+            inner.receives.post(request.wr_id, request.sges)?;
+        }
+        Self::posted(&this);
+        Ok(())
+    }
+
+    /// Something was posted: in the error state it has to be flushed.
+    pub(crate) fn posted(this: &Arc<Self>) {
+        let Some(_inside) = this.gate.enter() else {
+            return;
+        };
+        let mut wakes = Wakes::default();
+        {
+            let mut inner = this.inner.lock();
             if inner.state == QpState::Err {
-                this.fail(inner, &mut wakes);
+                this.fail(&mut inner, &mut wakes);
             }
         }
         this.wake(wakes);
-        Ok(())
     }
+}
+
+/// The operation of an `enum ib_wr_opcode`, which is also that of a user.
+pub(crate) fn op_of(opcode: sys::ib_wr_opcode) -> Option<Op> {
+    Some(match opcode {
+        sys::ib_wr_opcode_IB_WR_SEND => Op::Send,
+        sys::ib_wr_opcode_IB_WR_SEND_WITH_IMM => Op::SendImm,
+        sys::ib_wr_opcode_IB_WR_SEND_WITH_INV => Op::SendInv,
+        sys::ib_wr_opcode_IB_WR_RDMA_WRITE => Op::Write,
+        sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => Op::WriteImm,
+        sys::ib_wr_opcode_IB_WR_RDMA_READ => Op::Read,
+        sys::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => Op::CmpSwap,
+        sys::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => Op::FetchAdd,
+        _ => return None,
+    })
 }

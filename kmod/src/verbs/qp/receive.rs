@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Frames come in.
 
-use super::{Inner, Qp, QpState, Wakes};
+use super::{Inner, Qp, QpKind, QpState, Wakes};
 use crate::link::Peer;
 use crate::proto::frame::{Header, Opcode};
 use crate::proto::rc::{
@@ -12,6 +12,7 @@ use crate::thunderbolt::os::now_us;
 use crate::verbs::acks;
 use crate::verbs::cq::{WcOpcode, WcStatus};
 use crate::verbs::mr::{Copy, Purpose};
+use kernel::prelude::*;
 use kernel::sync::Arc;
 
 impl Qp {
@@ -23,13 +24,13 @@ impl Qp {
         ext: &[u8],
         payload: &[u8],
     ) {
-        let kind = match hdr.opcode {
-            Opcode::Send => Kind::Send,
-            Opcode::Write => Kind::Write,
-            Opcode::ReadReq => Kind::Read,
-            Opcode::ReadResp => return Self::on_read_response(this, peer, hdr, payload),
-            _ => return this.hca.stray(),
+        if matches!(hdr.opcode, Opcode::ReadResp | Opcode::AtomicResp) {
+            return Self::on_response(this, peer, hdr, payload);
+        }
+        let Some(frame) = Delivery::new(hdr, ext, payload) else {
+            return this.hca.stray();
         };
+        let kind = frame.kind;
         let Some(_inside) = this.gate.enter() else {
             return;
         };
@@ -46,30 +47,21 @@ impl Qp {
             let inner = &mut *guard;
             if !inner.state.can_receive() {
                 // Told once per message: the first frame names whom to tell.
-                answer = sqpn.map(|qpn| AckEntry {
-                    qpn,
-                    msn: hdr.msn,
-                    syndrome: Self::cannot_receive(inner.state),
-                });
+                answer = sqpn
+                    .filter(|_| this.kind == QpKind::Rc)
+                    .map(|qpn| AckEntry {
+                        qpn,
+                        msn: hdr.msn,
+                        syndrome: Self::cannot_receive(inner.state),
+                    });
             } else if !this.is_partner(inner, peer)
                 || hdr.first && sqpn != Some(inner.attributes.dest_qpn)
             {
                 this.hca.stray();
             } else {
-                let frame = Delivery {
-                    kind,
-                    msn: hdr.msn,
-                    offset: hdr.offset,
-                    len: payload.len() as u32,
-                    first: hdr.first,
-                    last: hdr.last,
-                    imm: hdr.imm,
-                    solicited: hdr.solicited,
-                    ext,
-                };
                 this.execute(inner, &frame, payload, &mut wakes);
                 this.owe(inner);
-                if kind == Kind::Read {
+                if matches!(kind, Kind::Read | Kind::Atomic) {
                     later = this.pump(inner, &mut wakes);
                 }
             }
@@ -90,7 +82,8 @@ impl Qp {
 
     /// Executes one frame of a request.
     fn execute(&self, inner: &mut Inner, frame: &Delivery<'_>, payload: &[u8], wakes: &mut Wakes) {
-        let posted = inner.receive_posted();
+        // A receive is claimed when a message begins that uses one up.
+        let posted = !frame.first || !frame.takes_receive() || inner.receives.claim();
         match inner.responder.on_frame(frame, posted) {
             Step::Drop | Step::Answer => {}
             Step::Receive { total, offset } => {
@@ -101,6 +94,13 @@ impl Qp {
                     };
                     self.complete_receive(inner, wakes, status, WcOpcode::Recv, 0, None, false);
                     inner.responder.refuse(code);
+                    return;
+                }
+                // No region of this device can be invalidated by a peer.
+                if inner.responder.invalidates(frame).is_some() {
+                    let failed = WcStatus::LocalProtection;
+                    self.complete_receive(inner, wakes, failed, WcOpcode::Recv, 0, None, false);
+                    inner.responder.refuse(NakCode::RemoteAccess);
                     return;
                 }
                 self.placed(inner, frame, wakes);
@@ -129,6 +129,20 @@ impl Qp {
                     inner.responder.refuse_read(NakCode::RemoteAccess);
                 }
             }
+            Step::Atomic { addr, rkey, op } => {
+                let allowed = self.allows(inner, sys::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC);
+                let done = if allowed {
+                    self.hca.atomic(self.pd, rkey, addr, op)
+                } else {
+                    Err(EACCES)
+                };
+                match done {
+                    Ok(original) => inner.responder.executed(original),
+                    Err(_) => {
+                        inner.responder.refuse(NakCode::RemoteAccess);
+                    }
+                }
+            }
         }
     }
 
@@ -145,7 +159,7 @@ impl Qp {
                 .is_ok()
     }
 
-    /// Puts a piece of a SEND into the oldest receive.
+    /// Puts a piece of a SEND into the receive in use.
     fn place(
         &self,
         inner: &Inner,
@@ -153,15 +167,18 @@ impl Qp {
         offset: u32,
         payload: &[u8],
     ) -> core::result::Result<(), WcStatus> {
-        let slot = inner.recv_slot(inner.rq_head);
-        let info = inner.queues.rq.get(slot).ok_or(WcStatus::LocalProtection)?;
+        let (info, sges) = inner.receives.claimed().ok_or(WcStatus::LocalProtection)?;
         if u64::from(total) > info.room {
             return Err(WcStatus::LocalLength);
         }
-        let sges = inner.queues.recv_sges(&self.caps, slot);
         self.hca
-            .scatter(self.pd, sges, offset as usize, payload)
+            .scatter(self.receive_pd(), sges, offset as usize, payload)
             .map_err(|_| WcStatus::LocalProtection)
+    }
+
+    /// Protection domain of the receives: of a shared queue its own (IBTA 1.7, 10.2.9.2).
+    pub(super) fn receive_pd(&self) -> u32 {
+        self.srq.as_ref().map_or(self.pd, |srq| srq.pd())
     }
 
     fn placed(&self, inner: &mut Inner, frame: &Delivery<'_>, wakes: &mut Wakes) {
@@ -170,6 +187,7 @@ impl Qp {
             imm,
             write,
             solicited,
+            ..
         } = inner.responder.placed(frame)
         {
             let opcode = if write {
@@ -182,7 +200,7 @@ impl Qp {
         }
     }
 
-    fn on_read_response(this: &Arc<Self>, peer: &Arc<Peer>, hdr: &Header, payload: &[u8]) {
+    fn on_response(this: &Arc<Self>, peer: &Arc<Peer>, hdr: &Header, payload: &[u8]) {
         let Some(_inside) = this.gate.enter() else {
             return;
         };
@@ -200,15 +218,32 @@ impl Qp {
             if !this.is_partner(inner, peer) || inner.state == QpState::Err {
                 return;
             }
-            let Some(slot) = inner.requester.read_slot(&inner.queues.sq, &response) else {
-                return;
+            let atomic = hdr.opcode == Opcode::AtomicResp;
+            let wqes = &inner.sends.wqes;
+            let slot = if atomic {
+                inner.requester.atomic_slot(wqes, &response)
+            } else {
+                inner.requester.read_slot(wqes, &response)
             };
-            let sges = inner.queues.send_sges(&this.caps, slot);
+            let Some(slot) = slot else {
+                return this.hca.stray();
+            };
+            let sges = inner.sends.sges(slot);
+            // The result of an atomic is a number of this host (IBTA 1.7, 9.4.5).
+            let native = payload
+                .first_chunk()
+                .map(|bytes| u64::from_le_bytes(*bytes).to_ne_bytes());
+            let payload = match &native {
+                Some(bytes) if atomic => &bytes[..],
+                _ => payload,
+            };
             match this
                 .hca
                 .scatter(this.pd, sges, response.offset as usize, payload)
             {
-                Ok(()) => inner.requester.read_placed(&mut inner.queues.sq, &response),
+                Ok(()) => inner
+                    .requester
+                    .read_placed(&mut inner.sends.wqes, &response),
                 Err(_) => inner.requester.fail(response.msn, Status::LocalProtection),
             }
             this.complete_sends(inner, &mut wakes);
@@ -229,10 +264,7 @@ impl Qp {
             if !this.is_partner(inner, peer) || inner.state == QpState::Err {
                 return;
             }
-            if !inner
-                .requester
-                .on_ack(&mut inner.queues.sq, entry, now_us())
-            {
+            if !inner.requester.on_ack(&inner.sends.wqes, entry, now_us()) {
                 this.hca.stray();
             }
             this.complete_sends(inner, &mut wakes);

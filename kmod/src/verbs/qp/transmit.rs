@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Frames go out.
 
-use super::{Inner, Qp, QpState, Queues, Wakes};
+use super::queues::Sends;
+use super::{Inner, Qp, QpKind, QpState, Wakes};
 use crate::link::{Peer, TxError};
-use crate::proto::frame::{Header, Opcode};
-use crate::proto::rc::{NakCode, Next, Op, RethExt, Segment, SendExt, Status, Wqe};
+use crate::proto::rc::{NakCode, Next, Response, Status};
 use crate::thunderbolt::os::now_us;
 use crate::verbs::mr::{Copy, Purpose};
 use kernel::prelude::*;
@@ -14,7 +14,7 @@ use kernel::sync::Arc;
 const BURST: u32 = 64;
 
 /// How an attempt to send a frame went.
-enum Sent {
+pub(super) enum Sent {
     /// It is on its way, or it failed in a way that was dealt with: go on.
     GoOn,
     /// There was nothing to send.
@@ -50,14 +50,28 @@ impl Qp {
     /// Sends frames until there is nothing to send, no room, or the burst is over. Returns when to
     /// go on by the timer, microseconds.
     pub(super) fn pump(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes) -> Option<u64> {
-        let peer = inner.peer.clone()?;
+        if inner.state == QpState::Err {
+            self.fail(inner, wakes);
+            return None;
+        }
+        let peer = inner.peer.clone();
         for _ in 0..BURST {
-            let sent = match self.send_response(inner, &peer) {
-                Sent::Nothing => self.send_request(inner, &peer, wakes),
-                sent => sent,
+            let sent = match &peer {
+                Some(peer) => match self.send_response(inner, peer) {
+                    Sent::Nothing => self.send_request(inner, peer, wakes),
+                    sent => sent,
+                },
+                None if self.kind.is_datagram() && inner.state == QpState::Rts => {
+                    self.send_datagram(inner, wakes)
+                }
+                None => return None,
             };
             match sent {
                 Sent::GoOn => {}
+                // What a user's process has posted meanwhile.
+                Sent::Nothing
+                    if inner.state == QpState::Rts
+                        && Self::take_sends(inner, self.signal_all, self.kind) => {}
                 Sent::Nothing => return None,
                 Sent::Later(at) => return Some(at),
                 Sent::Full => {
@@ -74,38 +88,31 @@ impl Qp {
         Some(0)
     }
 
-    /// One frame of a READ's response.
+    /// One frame of the answer to a READ or an atomic.
     fn send_response(self: &Arc<Self>, inner: &mut Inner, peer: &Arc<Peer>) -> Sent {
         if !inner.state.can_receive() {
             return Sent::Nothing;
         }
-        let Some(read) = inner.responder.next_read(peer.mtu_payload() as u32) else {
+        let Some(response) = inner.responder.next_response(peer.mtu_payload() as u32) else {
             return Sent::Nothing;
         };
-        let header = Header {
-            opcode: Opcode::ReadResp,
-            first: read.offset == 0,
-            last: read.last,
-            dqpn: inner.attributes.dest_qpn,
-            msn: read.msn,
-            offset: read.offset,
-            ..Header::default()
-        };
-        let sent = peer.send(self.number, header, &[], read.len as usize, |to| {
-            if to.is_empty() {
-                return Ok(());
+        let header = response.header(inner.attributes.dest_qpn);
+        let len = response.payload_len() as usize;
+        let sent = peer.send(self.number, header, &[], len, |to| match response {
+            Response::Read(_) if to.is_empty() => Ok(()),
+            Response::Read(read) => {
+                let purpose = Purpose::RemoteRead;
+                self.hca
+                    .access(self.pd, read.rkey, read.addr, purpose, Copy::Out(to))
             }
-            self.hca.access(
-                self.pd,
-                read.rkey,
-                read.addr,
-                Purpose::RemoteRead,
-                Copy::Out(to),
-            )
+            Response::Atomic { original, .. } => {
+                to.copy_from_slice(&original.to_le_bytes());
+                Ok(())
+            }
         });
         match sent {
             Ok(()) => {
-                inner.responder.read_sent(&read);
+                inner.responder.response_sent(&response);
                 self.owe(inner);
                 Sent::GoOn
             }
@@ -130,39 +137,49 @@ impl Qp {
             return Sent::Nothing;
         }
         let room = peer.mtu_payload() as u32;
-        let segment = match inner.requester.next(&inner.queues.sq, now_us(), room) {
+        let segment = match inner.requester.next(&inner.sends.wqes, now_us(), room) {
             Next::Frame(segment) => segment,
             Next::Idle => return Sent::Nothing,
+            Next::Local(msn) => {
+                // None is posted yet: see `post::op_of`.
+                let status = Status::LocalOperation;
+                inner.requester.local_done(&inner.sends.wqes, msn, status);
+                self.complete_sends(inner, wakes);
+                return Sent::GoOn;
+            }
             Next::Until(at) => return Sent::Later(at),
         };
-        let slot = inner.send_slot(segment.msn);
-        let Some(wqe) = inner.queues.sq.get(slot) else {
+        let slot = inner.sends.slot(segment.msn);
+        let Some(wqe) = inner.sends.wqes.get(slot) else {
             return Sent::Nothing;
         };
-        let mut ext = [0; EXT_MAX];
-        let ext_len = if segment.first {
-            self.extension(wqe, &mut ext)
-        } else {
-            0
+        let ext = wqe.extension(&segment, self.number);
+        let Some(header) = wqe.header(&segment, inner.attributes.dest_qpn) else {
+            return Sent::Nothing;
         };
-        let header = self.header(wqe, &segment, inner.attributes.dest_qpn);
-        let queues = &inner.queues;
+        let sends = &inner.sends;
         let sent = peer.send(
             self.number,
             header,
-            ext.get(..ext_len).unwrap_or(&[]),
+            ext.bytes(),
             segment.len as usize,
-            |to| self.fill(queues, slot, segment.offset as usize, to),
+            |to| self.fill(sends, slot, segment.offset as usize, to),
         );
         match sent {
             Ok(()) => {
-                inner.requester.sent(&inner.queues.sq, &segment);
+                inner.requester.sent(&inner.sends.wqes, &segment);
+                if self.kind == QpKind::Uc && segment.last {
+                    self.complete_sends(inner, wakes);
+                }
                 Sent::GoOn
             }
             Err(TxError::Full) => Sent::Full,
             Err(TxError::Down) => Sent::Nothing,
             Err(TxError::Fill(error)) => {
-                let status = if error == EMSGSIZE {
+                let bad = inner.sends.info.get(slot).is_some_and(|info| info.bad);
+                let status = if bad {
+                    Status::LocalOperation
+                } else if error == EMSGSIZE {
                     Status::LocalLength
                 } else {
                     Status::LocalProtection
@@ -174,65 +191,16 @@ impl Qp {
         }
     }
 
-    fn fill(&self, queues: &Queues, slot: usize, offset: usize, to: &mut [u8]) -> Result {
-        let inline = queues.sq_info.get(slot).is_some_and(|info| info.inline);
-        if !inline {
-            return self
-                .hca
-                .gather(self.pd, queues.send_sges(&self.caps, slot), offset, to);
+    pub(super) fn fill(&self, sends: &Sends, slot: usize, offset: usize, to: &mut [u8]) -> Result {
+        let info = sends.info.get(slot).ok_or(EINVAL)?;
+        if info.bad {
+            return Err(EINVAL);
         }
-        let bytes = queues
-            .sq_inline
-            .get(Queues::inline_range(&self.caps, slot))
-            .ok_or(EINVAL)?;
+        if !info.inline {
+            return self.hca.gather(self.pd, sends.sges(slot), offset, to);
+        }
+        let bytes = sends.inline(slot);
         to.copy_from_slice(bytes.get(offset..offset + to.len()).ok_or(EINVAL)?);
         Ok(())
     }
-
-    fn header(&self, wqe: &Wqe, segment: &Segment, dqpn: u32) -> Header {
-        let opcode = match wqe.op {
-            Op::Send | Op::SendImm => Opcode::Send,
-            Op::Write | Op::WriteImm => Opcode::Write,
-            Op::Read => Opcode::ReadReq,
-        };
-        Header {
-            opcode,
-            first: segment.first,
-            last: segment.last,
-            imm: matches!(wqe.op, Op::SendImm | Op::WriteImm),
-            solicited: wqe.flags.solicited,
-            dqpn,
-            msn: segment.msn,
-            offset: segment.offset,
-            ..Header::default()
-        }
-    }
-
-    /// Writes the extension of a message's first frame; returns its length.
-    fn extension(&self, wqe: &Wqe, to: &mut [u8; EXT_MAX]) -> usize {
-        let (total, imm, sqpn) = (wqe.len, wqe.imm, self.number);
-        match wqe.op {
-            Op::Send | Op::SendImm => put(&SendExt { total, imm, sqpn }.emit(), to),
-            Op::Write | Op::WriteImm | Op::Read => {
-                let (raddr, rkey) = (wqe.raddr, wqe.rkey);
-                let ext = RethExt {
-                    raddr,
-                    rkey,
-                    total,
-                    imm,
-                    sqpn,
-                };
-                put(&ext.emit(), to)
-            }
-        }
-    }
 }
-
-/// Copies an extension; returns its length.
-fn put(ext: &[u8], to: &mut [u8; EXT_MAX]) -> usize {
-    to[..ext.len()].copy_from_slice(ext);
-    ext.len()
-}
-
-/// Bytes of the longest extension.
-const EXT_MAX: usize = crate::proto::rc::RETH_EXT_LEN;

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The memory of a QP's queues. All of it is there from creation to destruction.
+//!
+//! A user's process writes its requests into shared memory ([`Queue`]). Sends are copied from
+//! there, validated once, into arrays of our own ([`Sends`]), from which they are transmitted; a
+//! consumer in the kernel posts into these directly. A receive stays in its queue until a message
+//! needs it ([`Receives`]).
+
+use super::QpCaps;
+use crate::proto::rc::Wqe;
+use crate::rdma::queue::{full_barrier, Owner, Queue};
+use crate::rdma::Sge;
+use crate::uapi::{RecvEntry, SendEntry};
+use crate::verbs::srq::Srq;
+use core::mem::size_of;
+use core::ops::Range;
+use kernel::prelude::*;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::Arc;
+
+/// A send work request beyond what the wire is concerned with.
+#[derive(Clone, Copy, Default)]
+pub(super) struct SendInfo {
+    pub(super) wr_id: u64,
+    pub(super) sges: u32,
+    pub(super) inline: bool,
+    /// Datagrams: address handle, and QP and Q_Key of the receiver.
+    pub(super) ah: u32,
+    pub(super) dqpn: u32,
+    pub(super) qkey: u32,
+    /// It makes no sense, and fails when it is its turn.
+    pub(super) bad: bool,
+}
+
+/// The sends that were taken over, by message number modulo the length, which is a power of two.
+#[derive(Default)]
+pub(super) struct Sends {
+    pub(super) wqes: KVVec<Wqe>,
+    pub(super) info: KVVec<SendInfo>,
+    /// `caps.send_sge` for each entry.
+    sges: KVVec<Sge>,
+    /// `caps.inline` bytes for each entry.
+    inline: KVVec<u8>,
+    sge_stride: usize,
+    inline_stride: usize,
+    /// Where a user's process puts its requests, and the next to take from there.
+    shared: Option<(Queue, u32)>,
+}
+
+impl Sends {
+    pub(super) fn new(caps: &QpCaps, owner: Owner<'_>) -> Result<Self> {
+        let places = caps.send_wr as usize;
+        let (sge_stride, inline_stride) = (caps.send_sge as usize, caps.inline as usize);
+        let shared = if owner.is_user() {
+            let data = (sge_stride * size_of::<Sge>()).max(inline_stride);
+            let size = size_of::<SendEntry>() + data;
+            Some((Queue::new(owner, caps.send_wr, size)?, 0))
+        } else {
+            None
+        };
+        if let Some((queue, _)) = &shared {
+            queue.flag().store(1, Relaxed);
+        }
+        Ok(Self {
+            wqes: KVVec::from_elem(Wqe::default(), places, GFP_KERNEL)?,
+            info: KVVec::from_elem(SendInfo::default(), places, GFP_KERNEL)?,
+            sges: KVVec::from_elem(Sge::default(), places * sge_stride, GFP_KERNEL)?,
+            inline: KVVec::from_elem(0, places * inline_stride, GFP_KERNEL)?,
+            sge_stride,
+            inline_stride,
+            shared,
+        })
+    }
+
+    /// The queue that a user's process writes, if it is one's.
+    pub(super) fn shared(&self) -> Option<&Queue> {
+        self.shared.as_ref().map(|(queue, _)| queue)
+    }
+
+    /// The place of a message.
+    pub(super) fn slot(&self, msn: u32) -> usize {
+        msn as usize & self.wqes.len().wrapping_sub(1)
+    }
+
+    fn sge_range(&self, slot: usize, count: usize) -> Range<usize> {
+        let from = slot * self.sge_stride;
+        from..from + count
+    }
+
+    /// Elements of the send in `slot`.
+    pub(super) fn sges(&self, slot: usize) -> &[Sge] {
+        let count = self.info.get(slot).map_or(0, |info| info.sges as usize);
+        self.sges.get(self.sge_range(slot, count)).unwrap_or(&[])
+    }
+
+    /// Room for `count` elements of the send in `slot`.
+    pub(super) fn sges_mut(&mut self, slot: usize, count: usize) -> Result<&mut [Sge]> {
+        if count > self.sge_stride {
+            return Err(EINVAL);
+        }
+        let range = self.sge_range(slot, count);
+        self.sges.get_mut(range).ok_or(EINVAL)
+    }
+
+    /// Inline data of the send in `slot`: all the room there is.
+    pub(super) fn inline(&self, slot: usize) -> &[u8] {
+        let from = slot * self.inline_stride;
+        self.inline
+            .get(from..from + self.inline_stride)
+            .unwrap_or(&[])
+    }
+
+    /// Room for `len` bytes of inline data of the send in `slot`.
+    pub(super) fn inline_mut(&mut self, slot: usize, len: usize) -> Result<&mut [u8]> {
+        if len > self.inline_stride {
+            return Err(EINVAL);
+        }
+        let from = slot * self.inline_stride;
+        self.inline.get_mut(from..from + len).ok_or(EINVAL)
+    }
+
+    /// The index of the oldest request of the user's process that was not taken yet. If there is
+    /// none, the process is asked to call the kernel for the next one.
+    pub(super) fn peek(&mut self) -> Option<u32> {
+        let (queue, next) = self.shared.as_ref()?;
+        let waiting = || {
+            let count = queue.producer().wrapping_sub(*next);
+            // More than there are places for is nonsense, and no request.
+            count != 0 && count <= queue.entries()
+        };
+        if !waiting() {
+            queue.flag().store(1, Relaxed);
+            // The process writes a request and then looks at the flag; we do it the other way
+            // round, so one of the two sees the other.
+            full_barrier();
+            if !waiting() {
+                return None;
+            }
+        }
+        // Only one looks at a time: behind the QP's lock.
+        if queue.flag().load(Relaxed) != 0 {
+            queue.flag().store(0, Relaxed);
+        }
+        Some(*next)
+    }
+
+    /// Copies the head of the request at `index`.
+    pub(super) fn head(&self, index: u32) -> SendEntry {
+        let mut entry = [SendEntry::default()];
+        if let Some(queue) = self.shared() {
+            // Within every entry.
+            let _ = queue.read(index, 0, &mut entry);
+        }
+        let [entry] = entry;
+        entry
+    }
+
+    /// Copies the elements, or (`inline`) the data, of the request at `index` to `slot`.
+    pub(super) fn fetch(&mut self, index: u32, slot: usize, count: usize, inline: bool) -> Result {
+        // Taken out for the copy, since the copy goes to another part of `self`.
+        let (queue, next) = self.shared.take().ok_or(EINVAL)?;
+        let at = size_of::<SendEntry>();
+        let copied = if inline {
+            self.inline_mut(slot, count)
+                .and_then(|to| queue.read(index, at, to))
+        } else {
+            self.sges_mut(slot, count)
+                .and_then(|to| queue.read(index, at, to))
+        };
+        self.shared = Some((queue, next));
+        copied
+    }
+
+    /// The request at the front was taken over: its place in the shared queue is free.
+    pub(super) fn taken(&mut self) {
+        if let Some((queue, next)) = &mut self.shared {
+            *next = next.wrapping_add(1);
+            queue.set_consumer(*next);
+        }
+    }
+
+    /// Forgets what was not taken over.
+    pub(super) fn reset(&mut self) {
+        if let Some((queue, next)) = &mut self.shared {
+            *next = queue.producer();
+            queue.set_consumer(*next);
+            queue.flag().store(1, Relaxed);
+        }
+    }
+}
+
+/// The receive that the next message uses.
+#[derive(Clone, Copy)]
+pub(super) struct RecvInfo {
+    pub(super) wr_id: u64,
+    sges: u32,
+    /// Bytes it can take.
+    pub(super) room: u64,
+}
+
+/// A queue of receives, and the one that is in use.
+#[derive(Default)]
+pub(super) struct Receives {
+    /// `None` if they come from a shared queue.
+    queue: Option<Queue>,
+    srq: Option<Arc<Srq>>,
+    /// The next to take; one past the newest that a consumer in the kernel has posted.
+    next: u32,
+    tail: u32,
+    claimed: Option<RecvInfo>,
+    claimed_sges: KVVec<Sge>,
+}
+
+impl Receives {
+    pub(super) fn new(caps: &QpCaps, owner: Owner<'_>) -> Result<Self> {
+        let sges = caps.recv_sge as usize;
+        let size = size_of::<RecvEntry>() + sges * size_of::<Sge>();
+        Ok(Self {
+            queue: Some(Queue::new(owner, caps.recv_wr, size)?),
+            srq: None,
+            next: 0,
+            tail: 0,
+            claimed: None,
+            claimed_sges: KVVec::from_elem(Sge::default(), sges, GFP_KERNEL)?,
+        })
+    }
+
+    /// Receives that come from a shared queue.
+    pub(super) fn shared(srq: Arc<Srq>) -> Result<Self> {
+        let (_, sges, _) = srq.attributes();
+        Ok(Self {
+            srq: Some(srq),
+            claimed_sges: KVVec::from_elem(Sge::default(), sges as usize, GFP_KERNEL)?,
+            ..Self::default()
+        })
+    }
+
+    /// The queue itself.
+    pub(super) fn queue(&self) -> Option<&Queue> {
+        self.queue.as_ref()
+    }
+
+    /// Puts a receive of a consumer in the kernel at the end. EINVAL: too many elements; ENOMEM:
+    /// the queue is full.
+    pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result {
+        let queue = self.queue.as_ref().ok_or(EINVAL)?;
+        if self.tail.wrapping_sub(self.next) >= queue.entries() {
+            return Err(ENOMEM);
+        }
+        if sges.len() > self.claimed_sges.len() {
+            return Err(EINVAL);
+        }
+        let entry = RecvEntry {
+            wr_id,
+            num_sge: sges.len() as u32,
+            reserved: 0,
+        };
+        queue.write(self.tail, 0, &[entry])?;
+        queue.write(self.tail, size_of::<RecvEntry>(), sges)?;
+        self.tail = self.tail.wrapping_add(1);
+        queue.set_producer(self.tail);
+        Ok(())
+    }
+
+    /// Takes the oldest receive out of the queue, unless one is in use already. `false`: there is
+    /// none.
+    pub(super) fn claim(&mut self) -> bool {
+        if self.claimed.is_some() {
+            return true;
+        }
+        let Some(queue) = &self.queue else {
+            return self.claim_shared();
+        };
+        let waiting = queue.producer().wrapping_sub(self.next);
+        // More than there are places for is nonsense.
+        if waiting == 0 || waiting > queue.entries() {
+            return false;
+        }
+        let mut entry = [RecvEntry::default()];
+        // Within every entry.
+        let _ = queue.read(self.next, 0, &mut entry);
+        let [entry] = entry;
+        let mut info = RecvInfo {
+            wr_id: entry.wr_id,
+            sges: 0,
+            room: 0,
+        };
+        // With too many elements it is a receive without room, which fails when it is used.
+        if let Some(sges) = self.claimed_sges.get_mut(..entry.num_sge as usize) {
+            if queue.read(self.next, size_of::<RecvEntry>(), sges).is_ok() {
+                info.sges = entry.num_sge;
+                info.room = sges.iter().map(|sge| u64::from(sge.length)).sum();
+            }
+        }
+        self.claimed = Some(info);
+        self.next = self.next.wrapping_add(1);
+        queue.set_consumer(self.next);
+        true
+    }
+
+    fn claim_shared(&mut self) -> bool {
+        let taken = self
+            .srq
+            .as_ref()
+            .and_then(|srq| srq.take(&mut self.claimed_sges));
+        self.claimed = taken.map(|taken| {
+            let sges = self.claimed_sges.iter().take(taken.num_sge as usize);
+            RecvInfo {
+                wr_id: taken.wr_id,
+                sges: taken.num_sge,
+                room: sges.map(|sge| u64::from(sge.length)).sum(),
+            }
+        });
+        self.claimed.is_some()
+    }
+
+    /// Ends the receive in use in a QP that fails; those that were not claimed yet belong to a
+    /// shared queue if there is one (IBTA 1.7, 10.2.9.5).
+    pub(super) fn claim_to_flush(&mut self) -> bool {
+        self.claimed.is_some() || self.srq.is_none() && self.claim()
+    }
+
+    /// The receive in use.
+    pub(super) fn claimed(&self) -> Option<(RecvInfo, &[Sge])> {
+        let info = self.claimed?;
+        let sges = self.claimed_sges.get(..info.sges as usize)?;
+        Some((info, sges))
+    }
+
+    /// Ends the receive in use; gives its number.
+    pub(super) fn finish(&mut self) -> Option<u64> {
+        self.claimed.take().map(|info| info.wr_id)
+    }
+
+    /// Forgets all receives.
+    pub(super) fn reset(&mut self) {
+        self.claimed = None;
+        if let Some(queue) = &self.queue {
+            self.next = queue.producer();
+            self.tail = self.next;
+            queue.set_consumer(self.next);
+        }
+        self.set_call(false);
+    }
+
+    /// Whether a user's process has to call the kernel after it has posted: to have the receive
+    /// flushed.
+    pub(super) fn set_call(&self, call: bool) {
+        if let Some(queue) = &self.queue {
+            queue.flag().store(u32::from(call), Relaxed);
+            // It posts and then looks; whoever sets this looks for receives afterwards.
+            full_barrier();
+        }
+    }
+}

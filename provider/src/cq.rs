@@ -1,0 +1,267 @@
+//! Completion queues.
+//!
+//! Common ground of the SAFETY comments: as in `verbs`.
+
+use crate::abi::{sizes, Buffer, CQ_SIZE};
+use crate::public::{Context, Cq, Wc};
+use crate::queue::Queue;
+use crate::verbs::{destroy, functions, object};
+use std::ffi::{c_int, c_void};
+use std::mem::size_of;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tbrdma_uapi::{queue as layout, CqEntry, QueueResp};
+
+type Ptr = *mut c_void;
+
+/// In [`CqEntry::reserved`]: the QP is gone, and so is the completion.
+const FORGOTTEN: u32 = 1;
+
+/// A completion queue: libibverbs' part first.
+#[repr(C)]
+pub(crate) struct OurCq {
+    verbs: [u64; CQ_SIZE / 8],
+    state: Mutex<Completions>,
+}
+
+/// The consumer's side of a queue of completions.
+#[derive(Debug)]
+pub(crate) struct Completions {
+    queue: Queue,
+    next: u32,
+}
+
+impl Completions {
+    pub(crate) fn new(queue: Queue) -> Self {
+        Self { queue, next: 0 }
+    }
+
+    /// Takes the oldest completion.
+    pub(crate) fn take(&mut self) -> Option<CqEntry> {
+        while self.queue.producer() != self.next {
+            let entry: CqEntry = self.queue.read(self.next, 0);
+            self.next = self.next.wrapping_add(1);
+            if entry.reserved != FORGOTTEN {
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    /// Tells the kernel what was taken.
+    pub(crate) fn give_back(&self) {
+        self.queue.set_consumer(self.next);
+    }
+
+    /// The queue is of no use any more.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.queue.dead() != 0
+    }
+
+    fn forget(&self, qpn: u32) {
+        let end = self.queue.producer();
+        let mut index = self.next;
+        while index != end {
+            let mut entry: CqEntry = self.queue.read(index, 0);
+            if entry.qpn == qpn {
+                entry.reserved = FORGOTTEN;
+                self.queue.write(index, 0, &[entry]);
+            }
+            index = index.wrapping_add(1);
+        }
+    }
+
+    fn arm(&self, wanted: u32) {
+        let flag = self.queue.flag();
+        // The stronger of two requests holds (IBTA 1.7, 11.4.2.2). The kernel adds a completion
+        // and then looks here, the program arms and then looks for completions: one of them sees
+        // the other, whatever their processors reorder.
+        if wanted == layout::ARM_ANY {
+            flag.swap(wanted, Ordering::SeqCst);
+        } else {
+            let _ =
+                flag.compare_exchange(layout::ARM_NONE, wanted, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A completion as programs get it.
+fn wc(entry: &CqEntry) -> Wc {
+    Wc {
+        wr_id: entry.wr_id,
+        status: entry.status,
+        opcode: entry.opcode,
+        byte_len: entry.byte_len,
+        imm: entry.imm,
+        qp_num: entry.qpn,
+        src_qp: entry.src_qp,
+        wc_flags: entry.flags,
+        ..Wc::default()
+    }
+}
+
+impl OurCq {
+    /// # Safety
+    ///
+    /// `cq` is a queue of ours, for the lifetime chosen.
+    unsafe fn of<'a>(cq: *mut Cq) -> &'a Self {
+        // SAFETY: as required.
+        unsafe { &*cq.cast::<Self>() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Completions> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_cq(
+    context: *mut Context,
+    entries: c_int,
+    channel: Ptr,
+    vector: c_int,
+) -> Ptr {
+    const RESPONSE: usize = sizes::CREATE_CQ_RESP + size_of::<QueueResp>();
+    let mut command = Buffer::<{ sizes::CREATE_CQ }>::new();
+    let mut response = Buffer::<RESPONSE>::new();
+    object(size_of::<OurCq>(), |cq| {
+        // SAFETY: see the module's common ground; buffers of the sizes told.
+        let failed = unsafe {
+            (functions().create_cq)(
+                context.cast(),
+                entries,
+                channel,
+                vector,
+                cq,
+                command.as_mut_ptr(),
+                sizes::CREATE_CQ,
+                response.as_mut_ptr(),
+                RESPONSE,
+            )
+        };
+        if failed != 0 {
+            return failed;
+        }
+        let place: QueueResp = response.get(sizes::CREATE_CQ_RESP);
+        // SAFETY: an open context.
+        let mapped = Queue::map(unsafe { (*context).cmd_fd }, &place);
+        match mapped {
+            Ok(queue) => {
+                // SAFETY: room for it, which nobody has used yet.
+                unsafe {
+                    (&raw mut (*cq.cast::<OurCq>()).state)
+                        .write(Mutex::new(Completions::new(queue)));
+                }
+                0
+            }
+            Err(error) => {
+                // SAFETY: created above; nobody knows of it.
+                unsafe { (functions().destroy_cq)(cq) };
+                error
+            }
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn destroy_cq(cq: Ptr) -> c_int {
+    let command = functions().destroy_cq;
+    // SAFETY: see the module's common ground; the state was written when it was created.
+    unsafe {
+        destroy(cq, command, |cq| {
+            (&raw mut (*cq.cast::<OurCq>()).state).drop_in_place();
+        })
+    }
+}
+
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, room: c_int, to: *mut Wc) -> c_int {
+    // SAFETY: see the module's common ground.
+    let mut state = unsafe { OurCq::of(cq) }.lock();
+    let mut count = 0;
+    while count < room {
+        let Some(entry) = state.take() else { break };
+        // SAFETY: the caller has room for that many.
+        unsafe { to.add(count as usize).write(wc(&entry)) };
+        count += 1;
+    }
+    if count > 0 {
+        state.give_back();
+    } else if room > 0 && state.is_dead() {
+        return -libc::EIO;
+    }
+    count
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
+    let wanted = if solicited_only != 0 {
+        layout::ARM_SOLICITED
+    } else {
+        layout::ARM_ANY
+    };
+    // SAFETY: see the module's common ground.
+    unsafe { OurCq::of(cq) }.lock().arm(wanted);
+    0
+}
+
+/// The completions of a QP that begins anew, or ends, are gone (IBTA 1.7, 10.3.1.1).
+///
+/// # Safety
+///
+/// `cq` is a queue of ours, or null.
+pub(crate) unsafe fn forget(cq: *mut Cq, qpn: u32) {
+    if !cq.is_null() {
+        // SAFETY: as required.
+        unsafe { OurCq::of(cq) }.lock().forget(qpn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completions() -> (Completions, impl FnMut(u64, u32)) {
+        let queue = Queue::anonymous(8, size_of::<CqEntry>());
+        let base = queue.base_for_tests();
+        let mut produced = 0;
+        let add = move |wr_id, qpn| {
+            let entry = CqEntry {
+                wr_id,
+                qpn,
+                ..CqEntry::default()
+            };
+            let other = Queue::at_for_tests(base, 8, size_of::<CqEntry>());
+            other.write(produced, 0, &[entry]);
+            produced = produced.wrapping_add(1);
+            other.set_producer(produced);
+            std::mem::forget(other);
+        };
+        (Completions::new(queue), add)
+    }
+
+    #[test]
+    fn completions_come_in_order_and_those_of_a_lost_qp_do_not() {
+        let (mut taken, mut add) = completions();
+        assert!(taken.take().is_none());
+        for (wr_id, qpn) in [(1, 10), (2, 11), (3, 10), (4, 11)] {
+            add(wr_id, qpn);
+        }
+        assert_eq!(taken.take().map(|entry| entry.wr_id), Some(1));
+        taken.forget(11);
+        add(5, 11);
+        let rest: Vec<u64> = std::iter::from_fn(|| taken.take())
+            .map(|entry| entry.wr_id)
+            .collect();
+        assert_eq!(rest, [3, 5]);
+        taken.give_back();
+        assert_eq!(taken.queue.consumer(), 5);
+    }
+
+    #[test]
+    fn the_stronger_request_for_an_event_holds() {
+        let (taken, _) = completions();
+        let flag = || taken.queue.flag().load(Ordering::Relaxed);
+        taken.arm(layout::ARM_SOLICITED);
+        assert_eq!(flag(), layout::ARM_SOLICITED);
+        taken.arm(layout::ARM_ANY);
+        taken.arm(layout::ARM_SOLICITED);
+        assert_eq!(flag(), layout::ARM_ANY);
+    }
+}

@@ -1,0 +1,172 @@
+//! Parts of libibverbs' public structures (`infiniband/verbs.h`), which never change.
+
+use std::ffi::{c_int, c_void};
+use std::mem::{offset_of, size_of};
+use tbrdma_uapi::Sge;
+
+/// `struct ibv_context`, to its descriptor.
+#[repr(C)]
+pub(crate) struct Context {
+    device: *mut c_void,
+    ops: [usize; 32],
+    pub(crate) cmd_fd: c_int,
+}
+
+/// `struct ibv_cq`, to its size.
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) context: *mut Context,
+    channel: *mut c_void,
+    cq_context: *mut c_void,
+    pub(crate) handle: u32,
+    pub(crate) cqe: c_int,
+}
+
+/// `struct ibv_qp`, to its type.
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) context: *mut Context,
+    qp_context: *mut c_void,
+    pd: *mut c_void,
+    pub(crate) send_cq: *mut Cq,
+    pub(crate) recv_cq: *mut Cq,
+    srq: *mut c_void,
+    pub(crate) handle: u32,
+    pub(crate) number: u32,
+    pub(crate) state: u32,
+    qp_type: u32,
+}
+
+/// `struct ibv_pd`, to its context.
+#[repr(C)]
+pub(crate) struct Pd {
+    pub(crate) context: *mut Context,
+}
+
+/// `struct ibv_qp_init_attr`.
+#[repr(C)]
+pub(crate) struct QpInitAttr {
+    qp_context: *mut c_void,
+    pub(crate) send_cq: *mut Cq,
+    pub(crate) recv_cq: *mut Cq,
+    srq: *mut c_void,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    pub(crate) max_send_sge: u32,
+    pub(crate) max_recv_sge: u32,
+    pub(crate) max_inline_data: u32,
+    pub(crate) qp_type: u32,
+    sq_sig_all: c_int,
+}
+
+/// `struct ibv_srq_init_attr`.
+#[repr(C)]
+pub(crate) struct SrqInitAttr {
+    srq_context: *mut c_void,
+    max_wr: u32,
+    pub(crate) max_sge: u32,
+    srq_limit: u32,
+}
+
+/// `struct ibv_send_wr`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SendWr {
+    pub(crate) wr_id: u64,
+    pub(crate) next: *mut SendWr,
+    pub(crate) sg_list: *const Sge,
+    pub(crate) num_sge: c_int,
+    pub(crate) opcode: u32,
+    pub(crate) send_flags: u32,
+    /// Immediate data or a key to invalidate.
+    pub(crate) imm: u32,
+    /// RDMA and atomics: remote address; datagrams: address handle.
+    pub(crate) remote: u64,
+    /// By opcode, see [`Rdma`], [`Atomic`].
+    pub(crate) rest: [u64; 3],
+    pub(crate) xrc: u64,
+    pub(crate) bind: [u64; 6],
+}
+
+impl SendWr {
+    /// Remote key of READ and WRITE.
+    pub(crate) fn rdma_rkey(&self) -> u32 {
+        self.rest[0] as u32
+    }
+
+    /// Datagrams: number and Q_Key of the receiving QP.
+    pub(crate) fn datagram(&self) -> (u32, u32) {
+        (self.rest[0] as u32, (self.rest[0] >> 32) as u32)
+    }
+
+    /// Compare or add, swap, remote key.
+    pub(crate) fn atomic(&self) -> (u64, u64, u32) {
+        (self.rest[0], self.rest[1], self.rest[2] as u32)
+    }
+}
+
+/// `struct ibv_recv_wr`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RecvWr {
+    pub(crate) wr_id: u64,
+    pub(crate) next: *mut RecvWr,
+    pub(crate) sg_list: *const Sge,
+    pub(crate) num_sge: c_int,
+}
+
+/// `struct ibv_wc`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Wc {
+    pub(crate) wr_id: u64,
+    pub(crate) status: u32,
+    pub(crate) opcode: u32,
+    pub(crate) vendor_err: u32,
+    pub(crate) byte_len: u32,
+    pub(crate) imm: u32,
+    pub(crate) qp_num: u32,
+    pub(crate) src_qp: u32,
+    pub(crate) wc_flags: u32,
+    pub(crate) pkey_index: u16,
+    pub(crate) slid: u16,
+    pub(crate) sl: u8,
+    pub(crate) dlid_path_bits: u8,
+}
+
+/// `enum ibv_wr_opcode`.
+pub(crate) mod wr {
+    pub(crate) const RDMA_WRITE: u32 = 0;
+    pub(crate) const RDMA_WRITE_WITH_IMM: u32 = 1;
+    pub(crate) const SEND: u32 = 2;
+    pub(crate) const SEND_WITH_IMM: u32 = 3;
+    pub(crate) const RDMA_READ: u32 = 4;
+    pub(crate) const ATOMIC_CMP_AND_SWP: u32 = 5;
+    pub(crate) const ATOMIC_FETCH_AND_ADD: u32 = 6;
+    pub(crate) const SEND_WITH_INV: u32 = 9;
+}
+
+/// `IBV_QPT_UD`.
+pub(crate) const QPT_UD: u32 = 4;
+
+/// `enum ibv_qp_state`.
+pub(crate) mod state {
+    pub(crate) const RESET: u32 = 0;
+    pub(crate) const RTS: u32 = 3;
+}
+
+const _: () = {
+    assert!(offset_of!(Context, cmd_fd) == 264);
+    assert!(offset_of!(Cq, handle) == 24);
+    assert!(offset_of!(Qp, handle) == 48);
+    assert!(offset_of!(Qp, state) == 56);
+    assert!(offset_of!(QpInitAttr, max_send_sge) == 40);
+    assert!(size_of::<QpInitAttr>() == 64);
+    assert!(offset_of!(SrqInitAttr, max_sge) == 12);
+    assert!(offset_of!(SendWr, imm) == 36);
+    assert!(offset_of!(SendWr, remote) == 40);
+    assert!(size_of::<SendWr>() == 128);
+    assert!(size_of::<RecvWr>() == 32);
+    assert!(size_of::<Wc>() == 48);
+    assert!(offset_of!(Wc, dlid_path_bits) == 45);
+};
