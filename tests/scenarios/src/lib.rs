@@ -17,6 +17,7 @@ pub mod stock;
 mod tbnet;
 mod topology;
 mod unplug;
+mod verbs;
 
 pub use bench::{Bench, Setup};
 
@@ -31,7 +32,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 13] = [
+pub const SCENARIOS: [Scenario; 15] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -39,6 +40,14 @@ pub const SCENARIOS: [Scenario; 13] = [
     Scenario {
         name: "lab-perftest",
         run: perftest::run,
+    },
+    Scenario {
+        name: "lab-verbs",
+        run: verbs::run,
+    },
+    Scenario {
+        name: "lab-cm",
+        run: verbs::connection_manager,
     },
     Scenario {
         name: "lab-loss",

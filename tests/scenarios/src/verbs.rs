@@ -1,0 +1,91 @@
+//! Every kind of QP and operation, by stock programs.
+
+use crate::bench::wait_for_port;
+use crate::{stock, Bench};
+use anyhow::{ensure, Context, Result};
+use std::time::Duration;
+use tbrdma_lab::Lab;
+
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Programs that find each other by TCP beside the cable.
+const PROGRAMS: [&str; 14] = [
+    "ibv_uc_pingpong -d tbrdma0 -g 0 -c -n 500",
+    "ibv_srq_pingpong -d tbrdma0 -g 0 -c -n 500 -q 4",
+    "ib_send_bw --use-srq -q 2 -s 4096 -n 300 -F -d tbrdma0 -x 0",
+    "ibv_ud_pingpong -d tbrdma0 -g 0 -c -n 500",
+    "ib_send_bw -c UC -s 65536 -n 300 -F -d tbrdma0 -x 0",
+    "ib_send_bw -c UD -s 2048 -n 300 -F -d tbrdma0 -x 0",
+    "ib_send_lat -c UD -s 64 -n 300 -F -d tbrdma0 -x 0",
+    "ib_write_bw -c UC -s 65536 -n 300 -F -d tbrdma0 -x 0",
+    "ib_atomic_bw -A FETCH_AND_ADD -n 300 -F -d tbrdma0 -x 0",
+    "ib_atomic_lat -A CMP_AND_SWAP -n 300 -F -d tbrdma0 -x 0",
+    "ib_send_lat -s 256 -I 256 -n 300 -F -d tbrdma0 -x 0",
+    "ib_send_bw -e -b -s 4096 -n 500 -F -d tbrdma0 -x 0",
+    "ib_write_bw -q 4 -s 65536 -n 200 -F -d tbrdma0 -x 0",
+    "ib_write_bw -l 32 -s 64 -n 640 -F -d tbrdma0 -x 0",
+];
+
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
+    let lab = bench.pair()?;
+    wait_for_port(lab, "ACTIVE")?;
+    for program in PROGRAMS {
+        let printed = stock::both(lab, program, "a", "b", LIMIT)?;
+        for text in [&printed.client, &printed.server] {
+            ensure!(
+                !text.contains("invalid data"),
+                "{program} found wrong data:\n{text}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The connection manager: programs that find each other over the cable alone.
+pub(crate) fn connection_manager(bench: &mut Bench) -> Result<()> {
+    let lab = bench.pair()?;
+    wait_for_port(lab, "ACTIVE")?;
+    for (host, number) in [("a", 1), ("b", 2)] {
+        lab.run(
+            host,
+            &format!(
+                "modprobe rdma_ucm && ip addr replace 10.79.0.{number}/24 dev tbrdma0 && \
+                 ip link set tbrdma0 up"
+            ),
+        )?;
+    }
+    lab.until("b", "ping -c 1 -W 5 10.79.0.1", LIMIT)
+        .context("the network device does not reach the other host")?;
+    for (server, client) in [
+        (
+            "rping -s -a 10.79.0.1 -p 7174 -C 200 -S 4000 -V",
+            "rping -c -a 10.79.0.1 -p 7174 -C 200 -S 4000 -V",
+        ),
+        ("ucmatose -p 7174", "ucmatose -s 10.79.0.1 -p 7174"),
+        ("rdma_server -p 7174", "rdma_client -s 10.79.0.1 -p 7174"),
+        (
+            "ib_send_bw -R -n 300 -F -p 7174",
+            "ib_send_bw -R -n 300 -F -p 7174 10.79.0.1",
+        ),
+        ("udaddy", "udaddy -s 10.79.0.1"),
+    ] {
+        over_cm(lab, server, client)?;
+    }
+    Ok(())
+}
+
+/// Runs a server on a, and a client on b until the server listens; both have to succeed.
+fn over_cm(lab: &Lab, server: &str, client: &str) -> Result<()> {
+    let listening = lab.start("a", server, LIMIT)?;
+    let listens = "rdma resource show cm_id | grep -q LISTEN";
+    let ran = lab
+        .until("a", listens, LIMIT)
+        .and_then(|_| lab.run_for("b", client, LIMIT));
+    match ran {
+        Ok(_) => listening.finish().map(drop),
+        Err(error) => {
+            let (_, said) = listening.outcome()?;
+            Err(error.context(format!("{client}, whose server said:\n{said}")))
+        }
+    }
+}
