@@ -5,6 +5,7 @@
 //! that nothing waits while a lock is held that the control channel's receiver needs: requests of
 //! the other side are answered straight from the receiver, under the short `talk` lock.
 
+use super::counters::Counts;
 use super::peer::Identity;
 use super::rail::{Owner, Rail};
 use super::rings::{Rings, RING_MAX, RING_MIN};
@@ -174,6 +175,12 @@ impl Link {
             Some(joined) => joined.rail.report(self.id, out),
             None => Ok(()),
         }
+    }
+
+    /// What the present rail has counted.
+    pub(super) fn counts(&self) -> Option<Counts> {
+        let resources = self.resources.lock();
+        resources.joined.as_ref().map(|joined| joined.rail.counts())
     }
 
     /// Begins to talk to the other side.
@@ -514,6 +521,7 @@ impl Link {
             // The wire first: hardware may wait for frames under way to find their ring.
             drop(joined.paths);
             joined.rail.stop();
+            self.shared.retired.take(&joined.rail);
             if let Some(peer) = &joined.peer {
                 self.shared.disconnected(peer);
             }

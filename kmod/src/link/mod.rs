@@ -23,6 +23,7 @@
 //! Upcalls are made from work items, with no lock of this module held. All of it runs in process
 //! context, except the ring's interrupt callback, which does nothing but queue work.
 
+pub(crate) mod counters;
 mod fifo;
 mod frames;
 mod loopback;
@@ -128,6 +129,11 @@ struct Shared {
     hosts: Mutex<KVec<Arc<Peer>>>,
     #[pin]
     told_port: SpinLock<PortState>,
+    retired: counters::Retired,
+    /// What was told of the counters: they never go back, although a rail that goes is counted
+    /// nowhere for a moment.
+    #[pin]
+    told_counts: SpinLock<counters::Counts>,
     #[pin]
     port_work: Work<Shared>,
 }
@@ -183,6 +189,8 @@ impl Links {
                 links <- new_spinlock!(links, "tbrdma_links"),
                 hosts <- new_mutex!(hosts, "tbrdma_hosts"),
                 told_port <- new_spinlock!(PortState::DOWN, "tbrdma_port"),
+                retired: counters::Retired::new(),
+                told_counts <- new_spinlock!([0; counters::COUNT], "tbrdma_counts"),
                 port_work <- new_work!("tbrdma_port"),
             }),
             GFP_KERNEL,
@@ -239,6 +247,11 @@ impl Links {
         self.shared.port()
     }
 
+    /// What all rails have counted.
+    pub(crate) fn counts(&self) -> counters::Counts {
+        self.shared.counts()
+    }
+
     /// The network device, for `ib_device_set_netdev`: valid until this value is dropped, before
     /// which the RDMA device has to be unregistered, since it holds the network device.
     pub(crate) fn netdev(&self) -> *mut crate::sys::net_device {
@@ -259,6 +272,23 @@ impl Shared {
             return NOMINAL;
         }
         port
+    }
+
+    fn counts(&self) -> counters::Counts {
+        let mut counts = self.retired.counts();
+        for at in 0.. {
+            let Some(link) = self.links.lock().get(at).cloned() else {
+                break;
+            };
+            if let Some(own) = link.counts() {
+                counters::add(&mut counts, &own);
+            }
+        }
+        let mut told = self.told_counts.lock();
+        for (told, now) in told.iter_mut().zip(counts) {
+            *told = now.max(*told);
+        }
+        *told
     }
 
     /// Has everybody concerned told if the port has changed.

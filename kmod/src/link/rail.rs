@@ -5,6 +5,7 @@
 //! when it is handed to the ring. Its buffer is kept until the other side has acknowledged it and
 //! the hardware has let go of it. Received frames are handed up straight from the ring's page.
 
+use super::counters::Counts;
 use super::frames::{Frames, Sent};
 use super::pump::{Pump, Target};
 use super::rings::{Rings, CONTROL};
@@ -238,6 +239,31 @@ impl Rail {
         self.arm(&mut state, now_us());
         self.counters.refused.fetch_add(1, Relaxed);
         Err(TxError::Full)
+    }
+
+    /// A number for each of `counters::NAMES`.
+    pub(super) fn counts(&self) -> Counts {
+        let stats = self.state.lock().proto.stats();
+        let counters = &self.counters;
+        let malformed = counters
+            .malformed
+            .iter()
+            .map(|counter| counter.load(Relaxed));
+        [
+            stats.tx,
+            stats.retransmits,
+            stats.timeouts,
+            stats.stalls,
+            counters.control.load(Relaxed),
+            counters.rx_frames.load(Relaxed),
+            stats.duplicates,
+            stats.held,
+            stats.outside,
+            counters.damaged.load(Relaxed),
+            malformed.sum(),
+            stats.naks_sent,
+            stats.naks_received,
+        ]
     }
 
     /// Writes the rail's line for the state file.

@@ -5,6 +5,7 @@
 //! - `ops`: the C functions of that table; they turn pointers into values and call `crate::verbs`
 //! - [`memory`]: pinned memory of a user
 //! - [`queue`]: queues that a user's process maps
+//! - `statistics`: counters for `rdma statistic`
 //! - [`gate`]: lets destroying an object wait for those who use it
 //! - [`event`]: completion and port events to the core
 
@@ -14,6 +15,7 @@ pub(crate) mod gate;
 pub(crate) mod memory;
 mod ops;
 pub(crate) mod queue;
+mod statistics;
 
 use crate::sys;
 

@@ -83,6 +83,8 @@ pub(super) fn table(owner: *mut sys::module, driver_id: u32) -> sys::ib_device_o
         get_port_immutable: Some(get_port_immutable),
         get_link_layer: Some(get_link_layer),
         query_pkey: Some(query_pkey),
+        alloc_hw_port_stats: Some(alloc_hw_port_stats),
+        get_hw_stats: Some(get_hw_stats),
         alloc_ucontext: Some(alloc_ucontext),
         dealloc_ucontext: Some(dealloc_ucontext),
         disassociate_ucontext: Some(disassociate_ucontext),
@@ -295,6 +297,23 @@ unsafe extern "C" fn query_pkey(
     // SAFETY: see the module's common ground. The default partition, full member (IBTA 10.9.1.2).
     unsafe { *pkey = 0xffff };
     0
+}
+
+unsafe extern "C" fn alloc_hw_port_stats(
+    _device: *mut sys::ib_device,
+    _port: u32,
+) -> *mut sys::rdma_hw_stats {
+    super::statistics::allocate()
+}
+
+unsafe extern "C" fn get_hw_stats(
+    device: *mut sys::ib_device,
+    stats: *mut sys::rdma_hw_stats,
+    _port: u32,
+    _index: c_int,
+) -> c_int {
+    // SAFETY: see the module's common ground; the core gives what `alloc_hw_port_stats` returned.
+    unsafe { super::statistics::fill(stats, &hca(device).statistics()) }
 }
 
 unsafe extern "C" fn alloc_ucontext(

@@ -19,7 +19,7 @@ pub(super) fn flush(hca: &Hca, peer: &Arc<Peer>) {
 }
 
 /// Sends one frame of entries.
-fn send(peer: &Arc<Peer>, entries: &[AckEntry]) -> Result<(), TxError> {
+fn send(hca: &Hca, peer: &Arc<Peer>, entries: &[AckEntry]) -> Result<(), TxError> {
     let header = Header {
         opcode: Opcode::QpAck,
         ..Header::default()
@@ -29,7 +29,11 @@ fn send(peer: &Arc<Peer>, entries: &[AckEntry]) -> Result<(), TxError> {
             bytes.copy_from_slice(&entry.emit());
         }
         Ok(())
-    })
+    })?;
+    for entry in entries {
+        hca.counters.ack_sent(entry);
+    }
+    Ok(())
 }
 
 /// One frame of answers that belong to no QP. Returns whether there may be more to send.
@@ -41,7 +45,7 @@ fn flush_answers(hca: &Hca, peer: &Arc<Peer>) -> bool {
             break;
         }
     }
-    if batch.is_empty() || send(peer, batch.entries()) == Err(TxError::Full) {
+    if batch.is_empty() || send(hca, peer, batch.entries()) == Err(TxError::Full) {
         return false;
     }
     let mut left = batch.entries().len();
@@ -69,7 +73,7 @@ fn flush_owed(hca: &Hca, peer: &Arc<Peer>) -> bool {
     if batch.is_empty() {
         return false;
     }
-    let sent = send(peer, batch.entries());
+    let sent = send(hca, peer, batch.entries());
     for (qp, entry) in qps.iter().flatten().zip(batch.entries()) {
         match sent {
             Err(TxError::Full) => Qp::restore_ack(qp, entry),

@@ -21,6 +21,7 @@ pub(crate) mod mr;
 mod port;
 pub(crate) mod qp;
 pub(crate) mod srq;
+pub(crate) mod statistics;
 mod table;
 
 pub(crate) use limits::LIMITS;
@@ -72,8 +73,7 @@ pub(crate) struct Hca {
     /// Answers on behalf of QPs that cannot give them: peer and entry.
     #[pin]
     answers: Mutex<KVec<(u32, AckEntry)>>,
-    /// Frames of this device that no QP wanted, and acknowledgements that made no sense.
-    stray_frames: Atomic<u64>,
+    counters: statistics::Counters,
     /// Timers and long transmissions of QPs.
     queue: Workqueue,
 }
@@ -104,7 +104,7 @@ impl Hca {
                 blocked <- QpList::new(),
                 owing <- QpList::new(),
                 answers <- new_mutex!(answers, "tbrdma_answers"),
-                stray_frames: Atomic::new(0),
+                counters: statistics::Counters::new(),
                 queue,
             }),
             GFP_KERNEL,
@@ -154,7 +154,7 @@ impl Hca {
     }
 
     fn stray(&self) {
-        self.stray_frames.fetch_add(1, Relaxed);
+        self.counters.stray();
     }
 }
 
@@ -177,6 +177,7 @@ impl Upcalls for Hca {
         if hdr.opcode == Opcode::QpAck {
             let mut entries = AckEntries::new(payload);
             for entry in &mut entries {
+                self.counters.ack_received(&entry);
                 match self.qps.get(entry.qpn) {
                     Some(qp) => Qp::on_ack(&qp, peer, &entry),
                     None => self.stray(),

@@ -72,9 +72,26 @@ pub fn ring_size_taken(log: &str, asked: u32) -> Option<u32> {
     rest.split_once(" taken")?.0.parse().ok()
 }
 
+/// A counter out of what `rdma statistic` prints.
+pub fn statistic(output: &str, name: &str) -> Result<u64> {
+    let mut words = output.split_whitespace();
+    words
+        .find(|word| *word == name)
+        .and_then(|_| words.next()?.parse().ok())
+        .with_context(|| format!("there is no counter {name}:\n{output}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_statistics() {
+        let output = "link tbrdma0/1 tx_frames 12 tx_retransmits 0 \n    rx_frames 345 \n";
+        assert_eq!(statistic(output, "rx_frames").unwrap(), 345);
+        assert_eq!(statistic(output, "tx_retransmits").unwrap(), 0);
+        assert!(statistic(output, "tx").is_err());
+    }
 
     #[test]
     fn reads_devinfo() {

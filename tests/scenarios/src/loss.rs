@@ -1,7 +1,7 @@
 //! Checked traffic while one data frame in a hundred is lost.
 
 use crate::bench::wait_for_port;
-use crate::Bench;
+use crate::{facts, Bench};
 use anyhow::{ensure, Result};
 use std::time::Duration;
 use tbrdma_fabric::protocol::{Direction, Fault, FaultKind, When};
@@ -34,6 +34,12 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     ensure!(
         dropped > 1000,
         "only {dropped} frames were dropped, so nothing was shown"
+    );
+    let told = lab.run("b", "rdma statistic show link tbrdma0/1")?;
+    let repeated = facts::statistic(&told, "tx_retransmits")?;
+    ensure!(
+        repeated > 0,
+        "rdma statistic shows no repeated frame:\n{told}"
     );
     Ok(())
 }

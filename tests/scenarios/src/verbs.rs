@@ -1,7 +1,7 @@
 //! Every kind of QP and operation, by stock programs.
 
 use crate::bench::wait_for_port;
-use crate::{stock, Bench};
+use crate::{facts, stock, Bench};
 use anyhow::{ensure, Context, Result};
 use std::time::Duration;
 use tbrdma_lab::Lab;
@@ -29,6 +29,7 @@ const PROGRAMS: [&str; 14] = [
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let lab = bench.pair()?;
     wait_for_port(lab, "ACTIVE")?;
+    let before = frames(lab)?;
     for program in PROGRAMS {
         let printed = stock::both(lab, program, "a", "b", LIMIT)?;
         for text in [&printed.client, &printed.server] {
@@ -38,7 +39,21 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
             );
         }
     }
+    let after = frames(lab)?;
+    ensure!(
+        after.0 > before.0 + 1000 && after.1 > before.1 + 1000,
+        "rdma statistic went from {before:?} to {after:?} frames sent and received"
+    );
     Ok(())
+}
+
+/// Frames that b has sent and received, as `rdma statistic` tells.
+fn frames(lab: &Lab) -> Result<(u64, u64)> {
+    let printed = lab.run("b", "rdma statistic show link tbrdma0/1")?;
+    Ok((
+        facts::statistic(&printed, "tx_frames")?,
+        facts::statistic(&printed, "rx_frames")?,
+    ))
 }
 
 /// The connection manager: programs that find each other over the cable alone.
