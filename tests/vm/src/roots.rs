@@ -22,6 +22,8 @@ pub const GUEST: Recipe<'static> = Recipe {
         "initramfs-tools-core",
         "netcat-openbsd",
         "iperf3",
+        "sockperf",
+        "strace",
         "rdma-core",
         "ibverbs-utils",
         "ibverbs-providers",
