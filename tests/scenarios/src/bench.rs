@@ -134,7 +134,7 @@ impl Bench {
 }
 
 /// Waits until the port of each host is in this state ("ACTIVE" or "DOWN").
-pub(crate) fn wait_for_port(lab: &Lab, state: &str) -> Result<()> {
+pub fn wait_for_port(lab: &Lab, state: &str) -> Result<()> {
     let hosts: Vec<String> = lab.hosts().map(str::to_owned).collect();
     for host in hosts {
         lab.until(

@@ -1,6 +1,6 @@
 //! Reading what tools print.
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use std::collections::BTreeSet;
 
 /// The word after `label:` in the output of ibv_devinfo.
@@ -28,21 +28,143 @@ pub fn link_gbps(output: &str) -> Result<f64> {
     Ok(number(devinfo(output, "active_width")?)? * number(devinfo(output, "active_speed")?)?)
 }
 
-/// Average bandwidth in MiB/s out of the result line of a perftest program.
-pub fn bandwidth(output: &str) -> Result<f64> {
-    let line = output
+/// What a bandwidth program of perftest (`ib_*_bw`) found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bandwidth {
+    /// Average, MiB/s; both directions together with `-b`.
+    pub mib_per_s: f64,
+    /// Messages per second; with `-b`, of both directions together.
+    pub messages_per_s: f64,
+}
+
+/// What a latency program of perftest (`ib_*_lat`) found. Half a round trip for SEND and WRITE, a whole one for READ.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Latency {
+    /// Median, microseconds: perftest's `t_typical`.
+    pub median_us: f64,
+    /// 99th percentile, microseconds.
+    pub p99_us: f64,
+}
+
+/// The last line of numbers only, with at least `columns` of them: perftest's result.
+fn result_line(output: &str, columns: usize) -> Result<Vec<f64>> {
+    output
         .lines()
         .rev()
-        .find(|line| {
-            let mut words = line.split_whitespace();
-            words.clone().count() >= 5 && words.all(|word| word.parse::<f64>().is_ok())
+        .filter_map(|line| {
+            line.split_whitespace()
+                .map(|word| word.parse().ok())
+                .collect::<Option<Vec<f64>>>()
         })
-        .with_context(|| format!("no result line:\n{output}"))?;
-    let average = line
-        .split_whitespace()
-        .nth(3)
-        .context("a short result line")?;
-    Ok(average.parse()?)
+        .find(|numbers| numbers.len() >= columns)
+        .with_context(|| format!("no result line:\n{output}"))
+}
+
+/// Average bandwidth in MiB/s out of the result line of a perftest program.
+pub fn bandwidth(output: &str) -> Result<f64> {
+    Ok(perftest_bandwidth(output)?.mib_per_s)
+}
+
+/// The result line of a bandwidth program: bytes, iterations, peak, average, million messages per
+/// second.
+pub fn perftest_bandwidth(output: &str) -> Result<Bandwidth> {
+    let numbers = result_line(output, 5)?;
+    let found = Bandwidth {
+        mib_per_s: numbers[3],
+        messages_per_s: numbers[4] * 1e6,
+    };
+    ensure!(found.mib_per_s > 0.0, "nothing was moved:\n{output}");
+    Ok(found)
+}
+
+/// The result line of a latency program: bytes, iterations, least, most, typical, average, standard deviation, 99th and
+/// 99.9th percentile.
+pub fn perftest_latency(output: &str) -> Result<Latency> {
+    let numbers = result_line(output, 9)?;
+    let found = Latency {
+        median_us: numbers[4],
+        p99_us: numbers[7],
+    };
+    ensure!(found.median_us > 0.0, "it took no time:\n{output}");
+    Ok(found)
+}
+
+/// What a run of iperf3 found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stream {
+    /// Bytes that arrived; both directions together with `--bidir`.
+    pub bytes: f64,
+    /// MiB/s, likewise.
+    pub mib_per_s: f64,
+}
+
+/// What `iperf3 --json` printed at its client.
+pub fn iperf3(output: &str) -> Result<Stream> {
+    let report: serde_json::Value = serde_json::from_str(output)
+        .with_context(|| format!("iperf3 printed no JSON:\n{output}"))?;
+    if let Some(error) = report.get("error") {
+        bail!("iperf3 says {error}");
+    }
+    let number = |sum: &str, what: &str| report["end"][sum][what].as_f64();
+    let mut found = Stream {
+        bytes: 0.0,
+        mib_per_s: 0.0,
+    };
+    for sum in ["sum_received", "sum_received_bidir_reverse"] {
+        if let (Some(bytes), Some(rate)) = (number(sum, "bytes"), number(sum, "bits_per_second")) {
+            found.bytes += bytes;
+            found.mib_per_s += rate / 8.0 / f64::from(1 << 20);
+        }
+    }
+    ensure!(found.bytes > 0.0, "iperf3 moved nothing:\n{output}");
+    Ok(found)
+}
+
+/// What `sockperf ping-pong` found: latencies, half of a round trip, and the messages that were sent in each direction,
+/// those before and after the valid part of the run included.
+pub fn sockperf(output: &str) -> Result<(Latency, u64)> {
+    let after = |start: &str, mark: &str| -> Option<f64> {
+        let line = output.lines().find(|line| line.contains(start))?;
+        let (_, rest) = line.split_once(mark)?;
+        let word = rest.split([';', ' ']).find(|word| !word.is_empty())?;
+        word.parse().ok()
+    };
+    let found = || {
+        let latency = Latency {
+            median_us: after("percentile 50.000", "=")?,
+            p99_us: after("percentile 99.000", "=")?,
+        };
+        Some((latency, after("[Total Run]", "SentMessages=")? as u64))
+    };
+    found().with_context(|| format!("sockperf prints no result:\n{output}"))
+}
+
+/// System calls in the summary of `strace -c`.
+pub fn system_calls(output: &str) -> Result<u64> {
+    output
+        .lines()
+        .rev()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .find(|words| words.len() >= 5 && words.last() == Some(&"total"))
+        .and_then(|words| words[3].parse().ok())
+        .with_context(|| format!("strace prints no summary:\n{output}"))
+}
+
+/// Sum of `key=NUMBER` over all lines that begin with `object`, in `/sys/kernel/debug/tbrdma/state`. `None`: no such line
+/// has it.
+pub fn state_sum(state: &str, object: &str, key: &str) -> Option<u64> {
+    state
+        .lines()
+        .filter(|line| line.split_whitespace().next() == Some(object))
+        .filter_map(|line| {
+            line.split_whitespace()
+                .filter_map(|word| word.split_once('='))
+                .find(|(name, _)| *name == key)?
+                .1
+                .parse::<u64>()
+                .ok()
+        })
+        .reduce(|sum, more| sum + more)
 }
 
 /// Sequence numbers that a ping which was stopped has sent and got no answer to. The very last one
@@ -122,8 +244,75 @@ mod tests {
     }
 
     #[test]
-    fn reads_perftest() {
+    fn reads_perftest_bandwidth() {
         let output = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n 65536      500              770.43             640.89 \t\t     0.010254\n---\n";
         assert_eq!(bandwidth(output).unwrap(), 640.89);
+        let found = perftest_bandwidth(output).unwrap();
+        assert!((found.messages_per_s - 10254.0).abs() < 1e-6);
+        assert!(perftest_bandwidth("Couldn't connect to a:18515\n").is_err());
+        let nothing = " 65536      500              0.00             0.00 \t\t     0.000000\n";
+        assert!(perftest_bandwidth(nothing).is_err());
+        // A line that begins with enough numbers and goes on with words is no result.
+        assert!(perftest_bandwidth("1 2 3 4 5 iterations\n").is_err());
+    }
+
+    #[test]
+    fn reads_perftest_latency() {
+        let output = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]\n \
+                       64      200          601.5          2100.0       744.4     \t   800.1   \t90.0\t\t1500.0  \t\t2100.0\n---\n";
+        let found = perftest_latency(output).unwrap();
+        assert_eq!((found.median_us, found.p99_us), (744.4, 1500.0));
+        let short = " 64      200          601.5          2100.0       744.4\n";
+        assert!(perftest_latency(short).is_err());
+    }
+
+    #[test]
+    fn reads_iperf3() {
+        let one = r#"{"end": {"sum_sent": {"bytes": 2000000, "bits_per_second": 9e9},
+            "sum_received": {"bytes": 1048576, "bits_per_second": 8388608}}}"#;
+        let found = iperf3(one).unwrap();
+        assert_eq!((found.bytes, found.mib_per_s), (1_048_576.0, 1.0));
+        let both = r#"{"end": {"sum_received": {"bytes": 1048576, "bits_per_second": 8388608},
+            "sum_received_bidir_reverse": {"bytes": 1048576, "bits_per_second": 16777216}}}"#;
+        assert_eq!(iperf3(both).unwrap().mib_per_s, 3.0);
+        let failed = r#"{"end": {}, "error": "unable to connect to server"}"#;
+        let error = iperf3(failed).unwrap_err().to_string();
+        assert!(error.contains("unable to connect"), "{error}");
+        assert!(iperf3("iperf3: parameter error").is_err());
+    }
+
+    #[test]
+    fn reads_sockperf() {
+        let output = "sockperf: [Total Run] RunTime=1.000 sec; Warm up time=400 msec; SentMessages=56853; ReceivedMessages=56852\n\
+                      sockperf: [Valid Duration] RunTime=0.550 sec; SentMessages=32993; ReceivedMessages=32993\n\
+                      sockperf: ---> percentile 99.990 = 1930.362\n\
+                      sockperf: ---> percentile 99.000 =   10.164\n\
+                      sockperf: ---> percentile 50.000 =    6.870\n";
+        let (latency, messages) = sockperf(output).unwrap();
+        assert_eq!((latency.median_us, latency.p99_us), (6.870, 10.164));
+        assert_eq!(messages, 56853);
+        assert!(sockperf("sockperf: ERROR: Can't connect socket\n").is_err());
+    }
+
+    #[test]
+    fn reads_strace() {
+        let with_errors = "% time     seconds  usecs/call     calls    errors syscall\n\
+                           ------ ----------- ----------- --------- --------- ----------------\n \
+                           60.00    0.000006           6         1           write\n\
+                           ------ ----------- ----------- --------- --------- ----------------\n\
+                           100.00    0.000010           0        45         2 total\n";
+        assert_eq!(system_calls(with_errors).unwrap(), 45);
+        let without = "100.00    0.000010           0        43           total\n";
+        assert_eq!(system_calls(without).unwrap(), 43);
+        assert!(system_calls("strace: Can't stat 'x'\n").is_err());
+    }
+
+    #[test]
+    fn reads_the_state_file() {
+        let state =
+            "port active=1\nrail link=1 frames=9 control=3\nrail link=2 frames=1 control=4\n";
+        assert_eq!(state_sum(state, "rail", "control"), Some(7));
+        assert_eq!(state_sum(state, "rail", "colour"), None);
+        assert_eq!(state_sum(state, "link", "control"), None);
     }
 }

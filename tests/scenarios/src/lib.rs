@@ -19,7 +19,8 @@ mod topology;
 mod unplug;
 mod verbs;
 
-pub use bench::{Bench, Setup};
+pub use bench::{wait_for_port, Bench, Setup};
+pub use tbnet::configure as configure_thunderbolt_net;
 
 use anyhow::Result;
 

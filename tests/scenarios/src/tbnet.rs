@@ -39,8 +39,9 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Loads thunderbolt_net on both hosts and gives it addresses, if that was not done before.
-pub(crate) fn configure(lab: &Lab) -> Result<()> {
+/// Loads thunderbolt_net on the hosts a and b and gives it the addresses 10.78.0.1 and 10.78.0.2, if that was not done
+/// before.
+pub fn configure(lab: &Lab) -> Result<()> {
     for (host, number) in [("a", 1), ("b", 2)] {
         lab.run(host, "modprobe thunderbolt_net")?;
         lab.until(
