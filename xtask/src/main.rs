@@ -1,9 +1,11 @@
-//! `cargo xtask`: packages, tests, the lab and the demonstration.
+//! `cargo xtask`: packages, tests, the lab, measurements and the demonstration.
 
+mod bench;
 mod build;
 mod demo;
 mod lab;
 mod package;
+mod table;
 mod test;
 
 use anyhow::Result;
@@ -22,6 +24,8 @@ struct Arguments {
 enum Command {
     /// Show it working: two emulated computers, one cable, stock programs.
     Demo,
+    /// Measure against everything else on the same cable.
+    Bench(bench::Arguments),
     /// Run all tests, or some.
     Test(test::Arguments),
     /// Make the Debian packages.
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
 fn run() -> Result<ExitCode> {
     match Arguments::parse().command {
         Command::Demo => demo::run()?,
+        Command::Bench(arguments) => bench::run(&arguments)?,
         Command::Package => {
             for deb in package::package(&package::Options::new(build::repository()))? {
                 println!("{}", deb.display());

@@ -1,4 +1,4 @@
-//! A table for a terminal.
+//! A table, for a terminal or for Markdown.
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -9,15 +9,30 @@ pub(crate) struct Table {
 
 impl Table {
     /// With titles only.
-    pub(crate) fn new<const N: usize>(titles: [&str; N]) -> Self {
+    pub(crate) fn new<T: Into<String>>(titles: impl IntoIterator<Item = T>) -> Self {
         Self {
-            rows: vec![titles.map(str::to_owned).to_vec()],
+            rows: vec![titles.into_iter().map(Into::into).collect()],
         }
     }
 
     /// Adds a row. A row may be shorter than the titles.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.to_vec());
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// As a table in Markdown.
+    pub(crate) fn markdown(&self) -> String {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let mut text = String::new();
+        for (number, row) in self.rows.iter().enumerate() {
+            let missing = std::iter::repeat_n("", columns.saturating_sub(row.len()));
+            let cells: Vec<&str> = row.iter().map(String::as_str).chain(missing).collect();
+            text.push_str(&format!("| {} |\n", cells.join(" | ")));
+            if number == 0 {
+                text.push_str(&format!("|{}\n", "---|".repeat(columns)));
+            }
+        }
+        text
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -65,6 +80,16 @@ mod tests {
         assert_eq!(
             table.to_string(),
             "             a     b\n  ─────────  ────  ─\n  long name  1 µs  2\n  x\n"
+        );
+    }
+    #[test]
+    fn markdown_rows_are_as_long_as_the_titles() {
+        let mut table = Table::new(["", "a"]);
+        table.row(["x".into(), "1".into()]);
+        table.row(["y".into()]);
+        assert_eq!(
+            table.markdown(),
+            "|  | a |\n|---|---|\n| x | 1 |\n| y |  |\n"
         );
     }
 }

@@ -106,21 +106,16 @@ fn per_iteration(printed: &str) -> Result<String> {
     Ok(format!("{time:.0} µs"))
 }
 
-/// The typical time out of the result line of a perftest latency program, in its fifth column.
 fn latency(printed: &str) -> Result<String> {
-    let time: f64 = printed
-        .lines()
-        .rev()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .find(|words| words.len() >= 9 && words.iter().all(|word| word.parse::<f64>().is_ok()))
-        .with_context(|| format!("ib_send_lat prints no result line:\n{printed}"))?[4]
-        .parse()?;
-    Ok(format!("{time:.0} µs"))
+    Ok(format!(
+        "{:.0} µs",
+        facts::perftest_latency(printed)?.median_us
+    ))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{latency, per_iteration};
+    use super::per_iteration;
 
     #[test]
     fn reads_pingpong() {
@@ -128,12 +123,5 @@ mod tests {
                        500 iters in 0.98 seconds = 1952.92 usec/iter\n";
         assert_eq!(per_iteration(printed).unwrap(), "1953 µs");
         assert!(per_iteration("Failed to modify QP to RTR").is_err());
-    }
-
-    #[test]
-    fn reads_latency() {
-        let printed = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
-                       64      200          601.5          2100.0       744.4     \t   800.1   \t90.0\t\t1500.0  \t\t2100.0\n---\n";
-        assert_eq!(latency(printed).unwrap(), "744 µs");
     }
 }

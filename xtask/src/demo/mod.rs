@@ -1,13 +1,12 @@
 //! `cargo xtask demo`: two stock computers, one emulated cable, our packages, stock RDMA programs.
 
 mod measure;
-mod table;
 
+use crate::table::Table;
 use crate::{build, package};
 use anyhow::{ensure, Context, Result};
 use measure::{Device, MEASUREMENTS};
 use std::time::{Duration, Instant};
-use table::Table;
 use tbrdma_lab::{Lab, Options};
 use tbrdma_scenarios::facts;
 

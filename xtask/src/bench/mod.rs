@@ -1,0 +1,250 @@
+//! `cargo xtask bench`: us against everything else on the same emulated cable.
+
+mod candidate;
+mod counts;
+mod docs;
+mod ends;
+mod figure;
+mod measure;
+mod pace;
+mod report;
+mod results;
+mod targets;
+mod tcp;
+mod verbs;
+
+use crate::{build, package};
+use anyhow::{ensure, Context, Result};
+use candidate::{Candidate, Place};
+use clap::{Args, ValueEnum};
+use figure::Extent;
+use indicatif::{ProgressBar, ProgressStyle};
+use measure::Plan;
+use results::Results;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tbrdma_lab::{Lab, Options};
+
+/// Kernel series of the guests.
+const KERNEL: &str = "7.3";
+/// That a run should take.
+const SECONDS: f64 = 0.5;
+/// The same with `--quick`.
+const QUICK_SECONDS: f64 = 0.2;
+
+/// What to measure, and where the results go.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Repetitions of everything.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// One short repetition of a few figures, to see that measuring works.
+    #[arg(long, conflicts_with_all = ["runs", "full"])]
+    quick: bool,
+    /// Every size with every operation in every direction.
+    #[arg(long)]
+    full: bool,
+    /// Only figures with these names, such as "latency send 64 B"; `*` stands for anything. May be given several times.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Only at one place.
+    #[arg(long, value_enum)]
+    place: Option<PlaceArgument>,
+    /// List the figures' names instead of measuring.
+    #[arg(long)]
+    list: bool,
+    /// Write everything to this file: a list of {figure, candidate, unit, median, p99, runs, p99_runs}.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write docs/benchmarks.md anew.
+    #[arg(long, conflicts_with_all = ["only", "place"])]
+    docs: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PlaceArgument {
+    /// Two hosts and a cable.
+    Cable,
+    /// One host.
+    Loopback,
+}
+
+/// Under which circumstances it was measured.
+struct Scope {
+    /// Release of the guests' kernel.
+    kernel: String,
+    runs: u32,
+    /// Of the machine that emulates everything.
+    processors: usize,
+}
+
+/// Measures, prints tables, and writes files.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let extent = match (arguments.quick, arguments.full) {
+        (true, _) => Extent::Quick,
+        (_, true) => Extent::Full,
+        _ => Extent::Usual,
+    };
+    let plan = Plan {
+        figures: figures(extent, &arguments.only)?,
+        runs: if arguments.quick { 1 } else { arguments.runs },
+        seconds: if arguments.quick {
+            QUICK_SECONDS
+        } else {
+            SECONDS
+        },
+    };
+    if arguments.list {
+        for figure in &plan.figures {
+            println!("{figure}");
+        }
+        return Ok(());
+    }
+    let places: Vec<Place> = match arguments.place {
+        Some(PlaceArgument::Cable) => vec![Place::Cable],
+        Some(PlaceArgument::Loopback) => vec![Place::Loopback],
+        None => Place::ALL.to_vec(),
+    };
+    if let Some(file) = &arguments.json {
+        // Not only after twenty minutes.
+        fs::write(file, "[]\n").with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let start = Instant::now();
+    let mut results = Results::default();
+    let measured = everywhere(&plan, &places, &mut results);
+    if let Some(file) = &arguments.json {
+        // What there is, also if something has failed.
+        fs::write(file, results.json()?)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let kernel = measured?;
+    print(&results, &places, start.elapsed());
+    if arguments.docs {
+        let scope = Scope {
+            kernel,
+            runs: plan.runs,
+            processors: std::thread::available_parallelism()?.get(),
+        };
+        let page = build::repository().join("docs/benchmarks.md");
+        fs::write(&page, docs::page(&results, &scope))
+            .with_context(|| format!("cannot write {}", page.display()))?;
+        println!("wrote {}", page.display());
+    }
+    Ok(())
+}
+
+/// The figures of an extent, or those of them that are wanted.
+fn figures(extent: Extent, only: &[String]) -> Result<Vec<figure::Figure>> {
+    let mut figures = figure::figures(extent);
+    for wanted in only {
+        ensure!(
+            figures
+                .iter()
+                .any(|figure| glob_match::glob_match(wanted, &figure.to_string())),
+            "no figure is called {wanted}; `cargo xtask bench --list` shows the names, with --full all of them"
+        );
+    }
+    figures.retain(|figure| {
+        only.is_empty()
+            || only
+                .iter()
+                .any(|wanted| glob_match::glob_match(wanted, &figure.to_string()))
+    });
+    Ok(figures)
+}
+
+/// Measures at all these places; returns the kernel's release.
+fn everywhere(plan: &Plan, places: &[Place], results: &mut Results) -> Result<String> {
+    let all = candidate::all();
+    let at = |place: Place| -> Vec<&dyn Candidate> {
+        all.iter()
+            .map(|candidate| &**candidate)
+            .filter(|candidate| candidate.place() == place)
+            .collect()
+    };
+    let bar = progress(places.iter().map(|place| plan.steps(&at(*place))).sum());
+    bar.set_message("making the packages");
+    let fabric = build::fabric()?;
+    let root = package::layer::guest_with_packages()?;
+    let mut kernel = String::new();
+    for &place in places {
+        let mut options = Options {
+            kernel: KERNEL.to_owned(),
+            root: Some(root.clone()),
+            ..Options::default()
+        };
+        match place {
+            Place::Cable => options.fabric = Some(fabric.clone()),
+            Place::Loopback => {
+                options.hosts = 1;
+                options.cables = 0;
+            }
+        }
+        bar.set_message("booting");
+        let mut lab = Lab::up(&options)?;
+        kernel = lab.kernel().to_owned();
+        let outcome =
+            measure::measure(&lab, &at(place), plan, &bar, results).and_then(|()| lab.check(&[]));
+        if outcome.is_err() {
+            save_logs(&lab, &build::target().join("bench-logs"));
+        }
+        outcome?;
+    }
+    bar.finish_and_clear();
+    Ok(kernel)
+}
+
+fn progress(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    let template = "{elapsed_precise} {wide_bar} {pos}/{len}  {msg:40}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_secs(1));
+    bar
+}
+
+fn save_logs(lab: &Lab, to: &Path) {
+    match lab.save_logs(to) {
+        Ok(()) => eprintln!("the guests' logs are in {}", to.display()),
+        Err(error) => eprintln!("the guests' logs could not be saved: {error:#}"),
+    }
+}
+
+fn print(results: &Results, places: &[Place], took: Duration) {
+    for &place in places {
+        let tables = [results.figures(place), results.counts(place)];
+        for table in tables.into_iter().flatten() {
+            println!("\n{table}");
+        }
+    }
+    if let Some(table) = results.targets() {
+        println!("\n{table}");
+    }
+    if let Some(line) = results.noise_line() {
+        println!("\n  {line}");
+    }
+    println!(
+        "\n  Emulated computers: compare figures with each other, not with a real cable's. It took {} s.",
+        took.as_secs()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_chosen_by_name() {
+        let only = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            figures(Extent::Full, &names)
+        };
+        assert_eq!(only(&["latency write 64 B"]).unwrap().len(), 1);
+        // Of each operation and of a stream: two bytes, 64, with and without events, and 4 KiB.
+        assert_eq!(only(&["latency*"]).unwrap().len(), 14);
+        let error = only(&["latency write 65 B"]).unwrap_err().to_string();
+        assert!(error.contains("--list"), "{error}");
+    }
+}
