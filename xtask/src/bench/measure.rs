@@ -41,6 +41,15 @@ impl Plan {
     }
 }
 
+/// Says what happens next, also where a bar cannot be drawn.
+pub(crate) fn stage(bar: &ProgressBar, what: impl Into<String>) {
+    let what = what.into();
+    if bar.is_hidden() {
+        eprintln!("[{:>4} s] {what}", bar.elapsed().as_secs());
+    }
+    bar.set_message(what);
+}
+
 /// A candidate that is set up.
 struct Ready<'a> {
     candidate: &'a dyn Candidate,
@@ -65,18 +74,22 @@ pub(crate) fn measure(
     results: &mut Results,
 ) -> Result<()> {
     for candidate in candidates {
-        bar.set_message(format!("setting {} up", candidate.name()));
+        stage(bar, format!("setting {} up", candidate.name()));
         candidate
             .set_up(lab)
             .with_context(|| format!("{} cannot be set up", candidate.name()))?;
     }
     let mut ready = Vec::new();
     for &candidate in candidates {
-        bar.set_message(format!("calibrating {}", candidate.name()));
+        stage(bar, format!("calibrating {}", candidate.name()));
         let pace = Pace::find(lab, candidate)?;
         ready.push(Ready { candidate, pace });
     }
     for repetition in 0..plan.runs {
+        stage(
+            bar,
+            format!("repetition {} of {}", repetition + 1, plan.runs),
+        );
         for figure in &plan.figures {
             for ready in &ready {
                 one(lab, ready, figure, plan, bar, results)?;

@@ -19,7 +19,7 @@ use candidate::{Candidate, Place};
 use clap::{Args, ValueEnum};
 use figure::Extent;
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::Plan;
+use measure::{stage, Plan};
 use results::Results;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -164,7 +164,10 @@ fn everywhere(plan: &Plan, places: &[Place], results: &mut Results) -> Result<St
             .collect()
     };
     let bar = progress(places.iter().map(|place| plan.steps(&at(*place))).sum());
-    bar.set_message("making the packages");
+    stage(
+        &bar,
+        "making the packages and installing them into a Debian 13 system",
+    );
     let fabric = build::fabric()?;
     let root = package::layer::guest_with_packages()?;
     let mut kernel = String::new();
@@ -181,7 +184,13 @@ fn everywhere(plan: &Plan, places: &[Place], results: &mut Results) -> Result<St
                 options.cables = 0;
             }
         }
-        bar.set_message("booting");
+        stage(
+            &bar,
+            match place {
+                Place::Cable => "booting two hosts, joined by a cable",
+                Place::Loopback => "booting one host",
+            },
+        );
         let mut lab = Lab::up(&options)?;
         kernel = lab.kernel().to_owned();
         let outcome =
