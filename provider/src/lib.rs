@@ -16,6 +16,7 @@
 
 mod abi;
 mod ah;
+mod command;
 mod cq;
 mod driver;
 pub mod layout;

@@ -3,6 +3,7 @@
 //! Common ground of the SAFETY comments: as in `verbs`.
 
 use crate::abi::{sizes, Buffer, QP_SIZE};
+use crate::command;
 use crate::cq::forget;
 use crate::public::{state, Pd, Qp, QpInitAttr, RecvWr, SendWr, QPT_UD};
 use crate::queue::Queue;
@@ -180,8 +181,8 @@ pub(crate) unsafe extern "C" fn post_send(
         send.publish()
     };
     if call {
-        // SAFETY: see the module's common ground; an empty list.
-        let called = unsafe { ring(qp, doorbell::SEND) };
+        // SAFETY: see the module's common ground.
+        let called = unsafe { command::post_send((*(*qp).context).cmd_fd, (*qp).handle) };
         if failed == 0 {
             failed = called;
         }
@@ -211,74 +212,10 @@ pub(crate) unsafe extern "C" fn post_recv(
         return failed;
     }
     // SAFETY: see the module's common ground.
-    let called = unsafe { ring(qp, doorbell::RECV) };
+    let called = unsafe { command::post_recv((*(*qp).context).cmd_fd, (*qp).handle) };
     if failed == 0 {
         called
     } else {
         failed
     }
-}
-
-/// Commands that post an empty list (`rdma/ib_user_verbs.h`): they make the kernel look.
-mod doorbell {
-    /// `IB_USER_VERBS_CMD_POST_SEND`.
-    pub(super) const SEND: u32 = 28;
-    /// `IB_USER_VERBS_CMD_POST_RECV`.
-    pub(super) const RECV: u32 = 29;
-
-    /// `struct ib_uverbs_cmd_hdr` and `struct ib_uverbs_post_send`, which is also that of receives.
-    #[repr(C)]
-    pub(super) struct Command {
-        pub(super) command: u32,
-        pub(super) in_words: u16,
-        pub(super) out_words: u16,
-        pub(super) response: u64,
-        pub(super) handle: u32,
-        pub(super) wr_count: u32,
-        pub(super) sge_count: u32,
-        pub(super) wqe_size: u32,
-    }
-
-    const _: () = assert!(size_of::<Command>() == 32);
-
-    /// Bytes of `struct ib_uverbs_send_wr` and `struct ib_uverbs_recv_wr`: the least that the
-    /// kernel takes for an entry, even if there is none.
-    pub(super) const fn wqe_size(command: u32) -> u32 {
-        match command {
-            SEND => 56,
-            _ => 16,
-        }
-    }
-}
-
-/// Makes the kernel look at the queue. The error is an errno.
-///
-/// # Safety
-///
-/// `qp` is a queue pair of ours.
-unsafe fn ring(qp: *mut Qp, command: u32) -> c_int {
-    let mut bad_wr = 0u32;
-    let request = doorbell::Command {
-        command,
-        in_words: (size_of::<doorbell::Command>() / 4) as u16,
-        out_words: 1,
-        response: ptr::from_mut(&mut bad_wr) as u64,
-        // SAFETY: as required.
-        handle: unsafe { (*qp).handle },
-        wr_count: 0,
-        sge_count: 0,
-        wqe_size: doorbell::wqe_size(command),
-    };
-    let len = size_of::<doorbell::Command>();
-    // SAFETY: an open descriptor, and a command of that length whose response is writable.
-    let written = unsafe {
-        let fd = (*(*qp).context).cmd_fd;
-        libc::write(fd, ptr::from_ref(&request).cast(), len)
-    };
-    if written == len as isize {
-        return 0;
-    }
-    std::io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
 }

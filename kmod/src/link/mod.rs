@@ -20,7 +20,8 @@
 //! 6. rail lock, loopback queue (spinlocks)
 //! 7. the ring's own lock inside the Thunderbolt core (irq-safe)
 //!
-//! Upcalls are made from work items, with no lock of this module held. All of it runs in process
+//! Upcalls are made from work items, or from a program that polls ([`Links::poll`]), with no lock
+//! of this module held but the ring's mutex. All of it runs in process
 //! context, except the ring's interrupt callback, which does nothing but queue work.
 
 pub(crate) mod counters;
@@ -245,6 +246,17 @@ impl Links {
     /// State and speed of the port.
     pub(crate) fn port(&self) -> PortState {
         self.shared.port()
+    }
+
+    /// Looks for frames of all peers in the caller's context, so that somebody who waits for one
+    /// need not wait for an interrupt and a work item. Sleeps, briefly.
+    pub(crate) fn poll(&self) {
+        for at in 0.. {
+            let Some(peer) = self.shared.table.get(at) else {
+                break;
+            };
+            peer.poll();
+        }
     }
 
     /// What all rails have counted.

@@ -270,6 +270,15 @@ impl Peer {
         rails.get(at).cloned()
     }
 
+    /// Looks for frames in the caller's context. Sleeps, briefly.
+    pub(super) fn poll(&self) {
+        for at in 0.. {
+            let rail = self.rails.lock().get(at).cloned();
+            let Some(rail) = rail else { break };
+            rail.poll();
+        }
+    }
+
     /// Sends a packet of the network device, best effort.
     pub(crate) fn send_packet(
         self: &Arc<Self>,

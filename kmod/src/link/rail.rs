@@ -483,25 +483,41 @@ impl Rail {
             self.owner.clone().dead();
         }
     }
-}
 
-impl Target for Rail {
-    fn pump(this: &Arc<Self>) -> bool {
-        let rx = this.rx.lock();
-        let Some(rx) = &*rx else { return false };
+    /// Takes a batch of frames from the ring and hands them up. Returns how many.
+    fn take_batch(self: &Arc<Self>, rx: &RxRing) -> usize {
         let now = now_us();
         let mut taken = 0;
         let mut delivered = false;
         while taken < BATCH {
             let Some(frame) = rx.poll() else { break };
             taken += 1;
-            delivered |= this.receive(rx, frame, now);
+            delivered |= self.receive(rx, frame, now);
         }
         if delivered {
-            if let Some(peer) = this.peer.as_ref() {
+            if let Some(peer) = self.peer.as_ref() {
                 peer.upcalls().batch_end(peer);
             }
         }
+        taken
+    }
+
+    /// Looks for frames in the caller's context, unless somebody is looking already. Sleeps,
+    /// briefly.
+    pub(super) fn poll(self: &Arc<Self>) {
+        let Some(rx) = self.rx.try_lock() else { return };
+        let Some(rx) = &*rx else { return };
+        if self.take_batch(rx) > 0 {
+            self.settle(now_us());
+        }
+    }
+}
+
+impl Target for Rail {
+    fn pump(this: &Arc<Self>) -> bool {
+        let rx = this.rx.lock();
+        let Some(rx) = &*rx else { return false };
+        let taken = this.take_batch(rx);
         this.settle(now_us());
         taken == BATCH
     }

@@ -33,6 +33,11 @@ impl PeerTable {
         peers.iter().find(|peer| peer.mac() == *mac).cloned()
     }
 
+    /// The peers one by one, by their place; those that come or go meanwhile may be missed.
+    pub(super) fn get(&self, at: usize) -> Option<Arc<Peer>> {
+        self.peers.lock().get(at).cloned()
+    }
+
     /// Calls `f` for every remote peer, with the table locked: `f` must not sleep, nor use the
     /// table.
     pub(crate) fn for_each_up(&self, mut f: impl FnMut(&Arc<Peer>)) {

@@ -179,6 +179,7 @@ struct State {
 pub(crate) struct Cq {
     hca: Arc<Hca>,
     core: CoreCq,
+    user: bool,
     #[pin]
     gate: Gate,
     #[pin]
@@ -233,6 +234,7 @@ impl Cq {
             pin_init!(Self {
                 hca: hca.into(),
                 core,
+                user: owner.is_user(),
                 gate <- Gate::new(),
                 state <- new_spinlock!(state, "tbrdma_cq"),
             }),
@@ -250,6 +252,11 @@ impl Cq {
             Ring::User { queue, .. } => queue.response(),
             _ => QueueResp::default(),
         }
+    }
+
+    /// A user's process polls it.
+    pub(crate) fn is_user(&self) -> bool {
+        self.user
     }
 
     /// Completions that there is room for.

@@ -153,6 +153,13 @@ impl Hca {
         self.pd_count.give();
     }
 
+    /// Looks for frames in the caller's context. Sleeps, briefly.
+    pub(crate) fn poll(&self) {
+        if let Some(links) = self.links() {
+            links.poll();
+        }
+    }
+
     fn stray(&self) {
         self.counters.stray();
     }
