@@ -158,6 +158,12 @@ unsafe fn data_path(context: Ptr) -> Result<(), String> {
     Ok(())
 }
 
+/// An object was not made because the device's answer made no sense.
+fn refused(object: Ptr) -> bool {
+    let error = std::io::Error::last_os_error().raw_os_error();
+    object.is_null() && error == Some(libc::EPROTO)
+}
+
 /// # Safety
 ///
 /// An open context.
@@ -180,8 +186,15 @@ unsafe fn control(library: &Libibverbs, context: Ptr) -> Result<(), String> {
         let mr = (library.ibv_reg_mr)(pd, memory.as_mut_ptr().cast(), memory.len(), 7);
         told("reg_mr", !mr.is_null())?;
         let none = std::ptr::null_mut();
+        // Nothing tells where the queues are, and that has to be noticed.
         let cq = (library.ibv_create_cq)(context, 16, none, none, 0);
-        told("create_cq", !cq.is_null())?;
+        told("create_cq is refused", refused(cq))?;
+        // Objects of libibverbs begin with their context; for what follows that is enough.
+        let mut objects = [[0usize; 128]; 2];
+        for object in &mut objects {
+            object[0] = context as usize;
+        }
+        let [cq, qp] = objects.each_mut().map(|object| object.as_mut_ptr().cast());
         let mut attr = QpInitAttr {
             qp_context: none,
             send_cq: cq,
@@ -191,8 +204,8 @@ unsafe fn control(library: &Libibverbs, context: Ptr) -> Result<(), String> {
             qp_type: 2,
             sq_sig_all: 0,
         };
-        let qp = (library.ibv_create_qp)(pd, &mut attr);
-        told("create_qp", !qp.is_null())?;
+        let created = (library.ibv_create_qp)(pd, &mut attr);
+        told("create_qp is refused", refused(created))?;
         let init = room.as_mut_ptr().add(2048).cast();
         told("query_qp", (library.ibv_query_qp)(qp, filled, 1, init) == 0)?;
         room = [0; 4096];
@@ -200,12 +213,9 @@ unsafe fn control(library: &Libibverbs, context: Ptr) -> Result<(), String> {
         told("modify_qp", (library.ibv_modify_qp)(qp, nothing, 1) == 0)?;
         let unsupported = |error| error == libc::EOPNOTSUPP || error == libc::ENOSYS;
         let srq = (library.ibv_create_srq)(pd, nothing);
-        let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        told("no create_srq", srq.is_null() && unsupported(error))?;
+        told("create_srq is refused", refused(srq))?;
         let resized = (library.ibv_resize_cq)(cq, 32);
         told("no resize_cq", unsupported(resized))?;
-        // The QP and the CQ stay: libibverbs would wait until as many events were acknowledged as the
-        // kernel says that it reported, and here nobody says a number.
         told("dereg_mr", (library.ibv_dereg_mr)(mr) == 0)?;
         told("dealloc_pd", (library.ibv_dealloc_pd)(pd) == 0)
     }

@@ -6,7 +6,7 @@ use crate::abi::{sizes, Buffer, QP_SIZE};
 use crate::command;
 use crate::cq::forget;
 use crate::public::{state, Pd, Qp, QpInitAttr, RecvWr, SendWr, QPT_UD};
-use crate::queue::Queue;
+use crate::queue::{Queue, NONSENSE};
 use crate::requests::Requests;
 use crate::verbs::{destroy, functions, object};
 use std::ffi::{c_int, c_void};
@@ -96,8 +96,10 @@ pub(crate) unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) ->
                 0
             }
             Err(error) => {
-                // SAFETY: created above; nobody knows of it.
-                unsafe { (functions().destroy_qp)(qp) };
+                if error != NONSENSE {
+                    // SAFETY: created above; nobody knows of it.
+                    unsafe { (functions().destroy_qp)(qp) };
+                }
                 error
             }
         }

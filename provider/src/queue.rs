@@ -25,6 +25,10 @@ unsafe impl Plain for Sge {}
 // SAFETY: a byte.
 unsafe impl Plain for u8 {}
 
+/// The errno for a queue that cannot be. Who answers so is no kernel module that we know, and would
+/// not undo what was asked for either: closing the device does.
+pub(crate) const NONSENSE: c_int = libc::EPROTO;
+
 /// A mapped queue.
 ///
 /// # Invariants
@@ -50,9 +54,9 @@ impl Queue {
             .checked_mul(stride)
             .and_then(|needed| needed.checked_add(HEAD_LEN));
         if !place.entries.is_power_of_two() || needed.is_none_or(|needed| needed > bytes) {
-            return Err(libc::EPROTO);
+            return Err(NONSENSE);
         }
-        let offset = libc::off_t::try_from(place.offset).map_err(|_| libc::EPROTO)?;
+        let offset = libc::off_t::try_from(place.offset).map_err(|_| NONSENSE)?;
         // SAFETY: a new mapping, anywhere.
         let base = unsafe {
             libc::mmap(
@@ -233,7 +237,7 @@ mod tests {
             stride: 64,
             reserved: 0,
         };
-        assert_eq!(Queue::map(-1, &place).unwrap_err(), libc::EPROTO);
+        assert_eq!(Queue::map(-1, &place).unwrap_err(), NONSENSE);
         let fits = QueueResp {
             bytes: 8192,
             ..place
@@ -243,7 +247,7 @@ mod tests {
             entries: 63,
             ..fits
         };
-        assert_eq!(Queue::map(-1, &uneven).unwrap_err(), libc::EPROTO);
+        assert_eq!(Queue::map(-1, &uneven).unwrap_err(), NONSENSE);
     }
 
     #[test]

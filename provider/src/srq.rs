@@ -4,7 +4,7 @@
 
 use crate::abi::{sizes, Buffer, SRQ_SIZE};
 use crate::public::{Pd, RecvWr, SrqInitAttr};
-use crate::queue::Queue;
+use crate::queue::{Queue, NONSENSE};
 use crate::requests::Requests;
 use crate::verbs::{destroy, functions, object};
 use std::ffi::{c_int, c_void};
@@ -53,8 +53,10 @@ pub(crate) unsafe extern "C" fn create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) 
                 0
             }
             Err(error) => {
-                // SAFETY: created above; nobody knows of it.
-                unsafe { (functions().destroy_srq)(srq) };
+                if error != NONSENSE {
+                    // SAFETY: created above; nobody knows of it.
+                    unsafe { (functions().destroy_srq)(srq) };
+                }
                 error
             }
         }
