@@ -5,8 +5,9 @@
 use crate::abi::{sizes, Buffer, CQ_SIZE};
 use crate::command;
 use crate::public::{Context, Cq, Wc};
-use crate::queue::Queue;
+use crate::queue::{Queue, NONSENSE};
 use crate::verbs::{destroy, functions, object};
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 use std::sync::atomic::Ordering;
@@ -23,6 +24,15 @@ const FORGOTTEN: u32 = 1;
 pub(crate) struct OurCq {
     verbs: [u64; CQ_SIZE / 8],
     state: Mutex<Completions>,
+    /// Of an extended queue, while a program polls it; behind the lock of `state`.
+    polling: UnsafeCell<Option<Polling<'static>>>,
+}
+
+/// A program reads completions one by one, with the queue locked.
+pub(crate) struct Polling<'a> {
+    pub(crate) completions: MutexGuard<'a, Completions>,
+    /// The completion that is being read.
+    pub(crate) entry: CqEntry,
 }
 
 /// The consumer's side of a queue of completions.
@@ -54,6 +64,7 @@ impl Completions {
             let entry: CqEntry = self.queue.read(self.next, 0);
             self.next = self.next.wrapping_add(1);
             if entry.reserved != FORGOTTEN {
+                self.empty = 0;
                 return Some(entry);
             }
         }
@@ -116,13 +127,63 @@ impl OurCq {
     /// # Safety
     ///
     /// `cq` is a queue of ours, for the lifetime chosen.
-    unsafe fn of<'a>(cq: *mut Cq) -> &'a Self {
+    pub(crate) unsafe fn of<'a>(cq: *mut Cq) -> &'a Self {
         // SAFETY: as required.
         unsafe { &*cq.cast::<Self>() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Completions> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Completions> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There was no completion: has the kernel look for frames now and then. Returns 0, or a
+    /// negative errno if the queue is of no use any more.
+    ///
+    /// # Safety
+    ///
+    /// `cq` is a queue of ours, and `state` is its.
+    pub(crate) unsafe fn look(cq: *mut Cq, mut state: MutexGuard<'_, Completions>) -> c_int {
+        if state.is_dead() {
+            return -libc::EIO;
+        }
+        state.empty += 1;
+        if state.empty < EMPTY_LOOKS {
+            return 0;
+        }
+        state.empty = 0;
+        // Other threads may look meanwhile.
+        drop(state);
+        // SAFETY: as required; its context is open.
+        let (fd, handle) = unsafe { ((*(*cq).context).cmd_fd, (*cq).handle) };
+        command::poll_cq(fd, handle);
+        0
+    }
+
+    /// The polling under way.
+    ///
+    /// # Safety
+    ///
+    /// Only from the thread that polls, and not twice at a time.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn polling(&self) -> Option<&mut Polling<'static>> {
+        // SAFETY: as required; the lock keeps others out.
+        unsafe { &mut *self.polling.get() }.as_mut()
+    }
+
+    /// Starts polling, or ends it, which unlocks the queue.
+    ///
+    /// # Safety
+    ///
+    /// Only from the thread that holds the lock of `state`. The queue outlives the polling: a
+    /// program does not destroy a queue that it polls.
+    pub(crate) unsafe fn set_polling(&self, polling: Option<Polling<'_>>) {
+        // SAFETY: the lifetime is that of the queue, which is long enough as required.
+        let polling = unsafe {
+            std::mem::transmute::<Option<Polling<'_>>, Option<Polling<'static>>>(polling)
+        };
+        // SAFETY: as required. What was there is taken out first: dropping it unlocks.
+        let old = unsafe { std::mem::replace(&mut *self.polling.get(), polling) };
+        drop(old);
     }
 }
 
@@ -160,14 +221,17 @@ pub(crate) unsafe extern "C" fn create_cq(
             Ok(queue) => {
                 // SAFETY: room for it, which nobody has used yet.
                 unsafe {
-                    (&raw mut (*cq.cast::<OurCq>()).state)
-                        .write(Mutex::new(Completions::new(queue)));
+                    let cq = cq.cast::<OurCq>();
+                    (&raw mut (*cq).state).write(Mutex::new(Completions::new(queue)));
+                    (&raw mut (*cq).polling).write(UnsafeCell::new(None));
                 }
                 0
             }
             Err(error) => {
-                // SAFETY: created above; nobody knows of it.
-                unsafe { (functions().destroy_cq)(cq) };
+                if error != NONSENSE {
+                    // SAFETY: created above; nobody knows of it.
+                    unsafe { (functions().destroy_cq)(cq) };
+                }
                 error
             }
         }
@@ -195,26 +259,14 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, room: c_int, to: *mut Wc) -
         count += 1;
     }
     if count > 0 {
-        state.empty = 0;
         state.give_back();
         return count;
     }
-    if room > 0 && state.is_dead() {
-        return -libc::EIO;
-    }
-    state.empty += 1;
-    if state.empty < EMPTY_LOOKS {
+    if room <= 0 {
         return 0;
     }
-    state.empty = 0;
-    // Other threads may look meanwhile.
-    drop(state);
     // SAFETY: see the module's common ground.
-    unsafe {
-        let (fd, handle) = ((*(*cq).context).cmd_fd, (*cq).handle);
-        command::poll_cq(fd, handle);
-    }
-    0
+    unsafe { OurCq::look(cq, state) }
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {

@@ -18,6 +18,7 @@ mod abi;
 mod ah;
 mod command;
 mod cq;
+mod cq_ex;
 mod driver;
 pub mod layout;
 mod library;

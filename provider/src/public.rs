@@ -22,6 +22,49 @@ pub(crate) struct Cq {
     pub(crate) cqe: c_int,
 }
 
+/// `struct ibv_cq_ex`.
+#[repr(C)]
+pub(crate) struct CqEx {
+    cq: Cq,
+    /// `pthread_mutex_t` and `pthread_cond_t`.
+    waiting: [u64; 11],
+    events_completed: [u32; 2],
+    comp_mask: u32,
+    pub(crate) status: u32,
+    pub(crate) wr_id: u64,
+    pub(crate) start_poll: Option<unsafe extern "C" fn(*mut CqEx, *mut c_void) -> c_int>,
+    pub(crate) next_poll: Option<unsafe extern "C" fn(*mut CqEx) -> c_int>,
+    pub(crate) end_poll: Option<unsafe extern "C" fn(*mut CqEx)>,
+    pub(crate) read_opcode: Option<ReadWord>,
+    pub(crate) read_vendor_err: Option<ReadWord>,
+    pub(crate) read_byte_len: Option<ReadWord>,
+    pub(crate) read_imm_data: Option<ReadWord>,
+    pub(crate) read_qp_num: Option<ReadWord>,
+    pub(crate) read_src_qp: Option<ReadWord>,
+    pub(crate) read_wc_flags: Option<ReadWord>,
+    pub(crate) read_slid: Option<ReadWord>,
+    pub(crate) read_sl: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
+    pub(crate) read_dlid_path_bits: Option<unsafe extern "C" fn(*mut CqEx) -> u8>,
+    pub(crate) read_completion_ts: Option<unsafe extern "C" fn(*mut CqEx) -> u64>,
+    /// VLAN, flow tag, tag matching, wall clock: nothing that we have.
+    others: [usize; 4],
+}
+
+type ReadWord = unsafe extern "C" fn(*mut CqEx) -> u32;
+
+/// `struct ibv_cq_init_attr_ex`.
+#[repr(C)]
+pub(crate) struct CqInitAttrEx {
+    pub(crate) cqe: u32,
+    cq_context: *mut c_void,
+    pub(crate) channel: *mut c_void,
+    pub(crate) comp_vector: u32,
+    pub(crate) wc_flags: u64,
+    pub(crate) comp_mask: u32,
+    pub(crate) flags: u32,
+    parent_domain: *mut c_void,
+}
+
 /// `struct ibv_qp`, to its type.
 #[repr(C)]
 pub(crate) struct Qp {
@@ -158,6 +201,12 @@ pub(crate) mod state {
 const _: () = {
     assert!(offset_of!(Context, cmd_fd) == 264);
     assert!(offset_of!(Cq, handle) == 24);
+    assert!(offset_of!(CqEx, status) == 132);
+    assert!(offset_of!(CqEx, start_poll) == 144);
+    assert!(offset_of!(CqEx, read_completion_ts) == 144 + 13 * 8);
+    assert!(size_of::<CqEx>() == 288);
+    assert!(offset_of!(CqInitAttrEx, wc_flags) == 32);
+    assert!(offset_of!(CqInitAttrEx, flags) == 44);
     assert!(offset_of!(Qp, handle) == 48);
     assert!(offset_of!(Qp, state) == 56);
     assert!(offset_of!(QpInitAttr, max_send_sge) == 40);

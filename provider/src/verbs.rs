@@ -7,6 +7,7 @@
 use crate::abi::{sizes, Buffer, MR_SIZE, PD_SIZE};
 use crate::ah::{create_ah, destroy_ah};
 use crate::cq::{create_cq, destroy_cq, poll_cq, req_notify_cq};
+use crate::cq_ex::create_cq_ex;
 use crate::driver::{set_errno, Context};
 use crate::layout::Family;
 use crate::library::{Functions, Library};
@@ -19,7 +20,7 @@ type Ptr = *mut c_void;
 
 /// The table of operations for this layout; 0 where we have none.
 pub(crate) fn table(family: Family) -> Vec<usize> {
-    let ours: [(&str, usize); 24] = [
+    let ours: [(&str, usize); 25] = [
         ("query_device_ex", query_device_ex as *const () as usize),
         ("query_port", query_port as *const () as usize),
         ("alloc_pd", alloc_pd as *const () as usize),
@@ -34,6 +35,7 @@ pub(crate) fn table(family: Family) -> Vec<usize> {
         ("create_ah", create_ah as *const () as usize),
         ("destroy_ah", destroy_ah as *const () as usize),
         ("create_cq", create_cq as *const () as usize),
+        ("create_cq_ex", create_cq_ex as *const () as usize),
         ("destroy_cq", destroy_cq as *const () as usize),
         ("poll_cq", poll_cq as *const () as usize),
         ("req_notify_cq", req_notify_cq as *const () as usize),

@@ -214,6 +214,9 @@ unsafe extern "C" fn query_device(
             atomic_cap: sys::ib_atomic_cap_IB_ATOMIC_GLOB,
             max_pkeys: 1,
             local_ca_ack_delay: 15,
+            // Completions carry nanoseconds; the clock's rate is in kHz.
+            timestamp_mask: u64::MAX,
+            hca_core_clock: 1_000_000,
             device_cap_flags: sys::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_RC_RNR_NAK_GEN
                 as u64,
             ..Default::default()

@@ -9,8 +9,9 @@ use tbrdma_lab::Lab;
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Programs that find each other by TCP beside the cable.
-const PROGRAMS: [&str; 14] = [
+const PROGRAMS: [&str; 15] = [
     "ibv_uc_pingpong -d tbrdma0 -g 0 -c -n 500",
+    "ibv_rc_pingpong -d tbrdma0 -g 0 -c -n 500 -t",
     "ibv_srq_pingpong -d tbrdma0 -g 0 -c -n 500 -q 4",
     "ib_send_bw --use-srq -q 2 -s 4096 -n 300 -F -d tbrdma0 -x 0",
     "ibv_ud_pingpong -d tbrdma0 -g 0 -c -n 500",
