@@ -123,7 +123,7 @@ mod tests {
             count: 64,
             seconds: 1,
         };
-        for figure in figures(Extent::Full) {
+        for figure in figures(Extent::Full, Place::Cable) {
             let able = all()
                 .iter()
                 .filter(|candidate| candidate.job(&figure, load).is_some())

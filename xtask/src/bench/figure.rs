@@ -1,5 +1,6 @@
 //! What is measured.
 
+use super::candidate::Place;
 use std::fmt::{Display, Formatter, Result};
 
 /// A kibibyte and a mebibyte.
@@ -85,12 +86,14 @@ impl Figure {
         matches!(self.kind, Kind::Latency | Kind::LatencyEvents)
     }
 
-    /// What a candidate without verbs has instead.
-    pub(crate) fn as_stream(&self) -> Self {
-        Self {
+    /// What a candidate without verbs has instead. `None`: nothing that compares.
+    pub(crate) fn as_stream(&self) -> Option<Self> {
+        // READ's latency is that of a whole round trip.
+        let compares = !(self.is_ping_pong() && self.operation == Operation::Read);
+        compares.then_some(Self {
             operation: Operation::Stream,
             ..*self
-        }
+        })
     }
 }
 
@@ -137,10 +140,12 @@ pub(crate) enum Extent {
     Quick,
 }
 
-/// What is measured, in an order in which figures that are compared are neighbours.
-pub(crate) fn figures(extent: Extent) -> Vec<Figure> {
+/// What is measured at a place, in an order in which figures that are compared are neighbours.
+pub(crate) fn figures(extent: Extent, place: Place) -> Vec<Figure> {
     use Operation::{Read, Send, Stream, Write};
     const ALL: [Operation; 4] = [Send, Write, Read, Stream];
+    // The cable is what it is all about.
+    let few = extent == Extent::Usual && place == Place::Loopback;
     let mut figures = Vec::new();
     let mut add = |kind, size, operations: &[Operation]| {
         figures.extend(operations.iter().map(|&operation| Figure {
@@ -150,7 +155,7 @@ pub(crate) fn figures(extent: Extent) -> Vec<Figure> {
         }));
     };
     for size in LATENCY_SIZES {
-        if extent != Extent::Quick || size == 64 {
+        if size == 64 || !(few || extent == Extent::Quick) {
             add(Kind::Latency, size, &ALL);
         }
     }
@@ -158,15 +163,16 @@ pub(crate) fn figures(extent: Extent) -> Vec<Figure> {
     for size in BANDWIDTH_SIZES {
         match extent {
             Extent::Quick if size != MIB => add(Kind::Bandwidth, size, &[Write]),
+            Extent::Usual if few && ![64 * KIB, MIB].contains(&size) => {}
             _ => add(Kind::Bandwidth, size, &ALL),
         }
     }
     for size in BANDWIDTH_SIZES {
         match extent {
             Extent::Full => add(Kind::BothWays, size, &ALL),
-            Extent::Usual => add(Kind::BothWays, size, &[Write, Stream]),
-            Extent::Quick if size == MIB => add(Kind::BothWays, size, &[Write, Stream]),
-            Extent::Quick => {}
+            Extent::Usual if !few => add(Kind::BothWays, size, &[Write, Stream]),
+            _ if size == MIB => add(Kind::BothWays, size, &[Write, Stream]),
+            _ => {}
         }
     }
     add(Kind::Rate, 64, &[Write]);
@@ -187,7 +193,7 @@ mod tests {
 
     #[test]
     fn names_differ_and_say_the_size() {
-        let mut names: Vec<String> = figures(Extent::Full)
+        let mut names: Vec<String> = figures(Extent::Full, Place::Cable)
             .iter()
             .map(Figure::to_string)
             .collect();
@@ -202,22 +208,16 @@ mod tests {
     }
 
     #[test]
-    fn smaller_extents_are_parts_of_greater_ones() {
-        let (full, usual) = (figures(Extent::Full), figures(Extent::Usual));
-        assert!(usual.iter().all(|figure| full.contains(figure)));
-        assert!(figures(Extent::Quick)
-            .iter()
-            .all(|figure| usual.contains(figure)));
-    }
-
-    #[test]
-    fn every_extent_has_what_is_counted() {
-        for extent in [Extent::Full, Extent::Usual, Extent::Quick] {
-            let counted = figures(extent)
-                .iter()
-                .filter(|figure| figure.counted().is_some())
-                .count();
-            assert_eq!(counted, 5, "{extent:?}");
+    fn full_has_everything_at_both_places() {
+        for place in Place::ALL {
+            let full = figures(Extent::Full, place);
+            for extent in [Extent::Usual, Extent::Quick] {
+                let less = figures(extent, place);
+                assert!(less.len() < full.len());
+                assert!(less.iter().all(|figure| full.contains(figure)));
+                let counted = less.iter().filter(|figure| figure.counted().is_some());
+                assert_eq!(counted.count(), 5, "{extent:?}");
+            }
         }
     }
 
@@ -226,7 +226,11 @@ mod tests {
         let stream = figure(Kind::Bandwidth, Operation::Write, MIB);
         assert_eq!(stream.counted(), Some(Per::Mib));
         assert!(!stream.is_ping_pong());
-        assert_eq!(stream.as_stream().operation, Operation::Stream);
+        assert_eq!(
+            stream.as_stream().map(|figure| figure.operation),
+            Some(Operation::Stream)
+        );
+        assert_eq!(figure(Kind::Latency, Operation::Read, 64).as_stream(), None);
         assert!(figure(Kind::Latency, Operation::Send, 64).is_ping_pong());
         assert_eq!(figure(Kind::Latency, Operation::Send, 2).counted(), None);
     }

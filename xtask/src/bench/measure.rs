@@ -13,7 +13,8 @@ use tbrdma_scenarios::facts;
 
 /// What is to be measured.
 pub(crate) struct Plan {
-    pub(crate) figures: Vec<Figure>,
+    /// At each place.
+    pub(crate) figures: Vec<(Place, Vec<Figure>)>,
     pub(crate) runs: u32,
     /// That a run should take, roughly.
     pub(crate) seconds: f64,
@@ -21,7 +22,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Runs of these candidates, those for system calls included.
-    pub(crate) fn steps(&self, candidates: &[&dyn Candidate]) -> u64 {
+    pub(crate) fn steps(&self, figures: &[Figure], candidates: &[&dyn Candidate]) -> u64 {
         let load = Load {
             count: 64,
             seconds: 1,
@@ -32,12 +33,8 @@ impl Plan {
                 .filter(|candidate| candidate.job(figure, load).is_some())
                 .count() as u64
         };
-        let traced = self
-            .figures
-            .iter()
-            .filter(|figure| figure.counted().is_some());
-        self.figures.iter().map(of).sum::<u64>() * u64::from(self.runs)
-            + traced.map(of).sum::<u64>()
+        let traced = figures.iter().filter(|figure| figure.counted().is_some());
+        figures.iter().map(of).sum::<u64>() * u64::from(self.runs) + traced.map(of).sum::<u64>()
     }
 }
 
@@ -65,11 +62,12 @@ impl Ready<'_> {
     }
 }
 
-/// Sets the candidates up, measures all that is planned, and adds it to `results`.
+/// Sets the candidates up, measures these figures as planned, and adds them to `results`.
 pub(crate) fn measure(
     lab: &Lab,
     candidates: &[&dyn Candidate],
     plan: &Plan,
+    figures: &[Figure],
     bar: &ProgressBar,
     results: &mut Results,
 ) -> Result<()> {
@@ -90,13 +88,13 @@ pub(crate) fn measure(
             bar,
             format!("repetition {} of {}", repetition + 1, plan.runs),
         );
-        for figure in &plan.figures {
+        for figure in figures {
             for ready in &ready {
                 one(lab, ready, figure, plan, bar, results)?;
             }
         }
         if repetition == 0 {
-            for figure in &plan.figures {
+            for figure in figures {
                 if let Some(per) = figure.counted() {
                     for ready in &ready {
                         system_calls(lab, ready, figure, per, bar, results)?;

@@ -196,7 +196,7 @@ mod tests {
             size: 64,
         };
         let write = What::figure(figure(Kind::Latency, Operation::Write));
-        let stream = write.as_stream();
+        let stream = write.as_stream().unwrap();
         let send = figure(Kind::Latency, Operation::Send);
         let count = What {
             figure: send,
