@@ -71,6 +71,7 @@ pub(crate) fn measure(
     bar: &ProgressBar,
     results: &mut Results,
 ) -> Result<()> {
+    ends::prepare(lab)?;
     for candidate in candidates {
         stage(bar, format!("setting {} up", candidate.name()));
         candidate

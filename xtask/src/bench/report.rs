@@ -150,8 +150,8 @@ impl Results {
         let values: Vec<f64> = spreads.iter().map(|(spread, _)| *spread).collect();
         let (worst, series) = spreads.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(format!(
-            "Repetitions of a figure differ by {} (least to greatest, by the median; the median of all figures), at most by \
-             {} ({}, {}).",
+            "Noise: from the least to the greatest repetition of a figure it is {} of their median, as a median of all \
+             figures; at worst {} ({}, {}).",
             percent(median(&values)?),
             percent(*worst),
             series.candidate,
@@ -232,7 +232,7 @@ mod tests {
             "{noise}"
         );
         let line = results().noise_line().unwrap();
-        assert!(line.contains("at most by 10 % (tbrdma, latency write 64 B)"));
+        assert!(line.contains("at worst 10 % (tbrdma, latency write 64 B)"));
         assert!(results().counts(Place::Loopback).is_none());
     }
 
