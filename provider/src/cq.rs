@@ -5,8 +5,8 @@
 use crate::abi::{sizes, Buffer, CQ_SIZE};
 use crate::command;
 use crate::public::{Context, Cq, Wc};
-use crate::queue::{Queue, NONSENSE};
-use crate::verbs::{destroy, functions, object};
+use crate::queue::Queue;
+use crate::verbs::{destroy, finish, functions, object};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
@@ -217,23 +217,13 @@ pub(crate) unsafe extern "C" fn create_cq(
         let place: QueueResp = response.get(sizes::CREATE_CQ_RESP);
         // SAFETY: an open context.
         let mapped = Queue::map(unsafe { (*context).cmd_fd }, &place);
-        match mapped {
-            Ok(queue) => {
-                // SAFETY: room for it, which nobody has used yet.
-                unsafe {
-                    let cq = cq.cast::<OurCq>();
-                    (&raw mut (*cq).state).write(Mutex::new(Completions::new(queue)));
-                    (&raw mut (*cq).polling).write(UnsafeCell::new(None));
-                }
-                0
-            }
-            Err(error) => {
-                if error != NONSENSE {
-                    // SAFETY: created above; nobody knows of it.
-                    unsafe { (functions().destroy_cq)(cq) };
-                }
-                error
-            }
+        // SAFETY: created above; room for what is ours, which nobody has used yet.
+        unsafe {
+            finish(cq, mapped, functions().destroy_cq, |queue| {
+                let cq = cq.cast::<OurCq>();
+                (&raw mut (*cq).state).write(Mutex::new(Completions::new(queue)));
+                (&raw mut (*cq).polling).write(UnsafeCell::new(None));
+            })
         }
     })
 }

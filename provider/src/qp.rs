@@ -6,9 +6,9 @@ use crate::abi::{sizes, Buffer, QP_SIZE};
 use crate::command;
 use crate::cq::forget;
 use crate::public::{state, Pd, Qp, QpInitAttr, RecvWr, SendWr, QPT_UD};
-use crate::queue::{Queue, NONSENSE};
+use crate::queue::Queue;
 use crate::requests::Requests;
-use crate::verbs::{destroy, functions, object};
+use crate::verbs::{destroy, finish, functions, object};
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 use std::ptr;
@@ -85,23 +85,13 @@ pub(crate) unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) ->
         let places: CreateQpResp = response.get(sizes::CREATE_QP_RESP);
         // SAFETY: an open context; the attributes now are as the kernel has granted them.
         let mapped = unsafe { map((*(*pd).context).cmd_fd, &places, &*attr) };
-        match mapped {
-            Ok((send, receive)) => {
+        // SAFETY: created above; room for what is ours, which nobody has used yet.
+        unsafe {
+            finish(qp, mapped, functions().destroy_qp, |(send, receive)| {
                 let qp = qp.cast::<OurQp>();
-                // SAFETY: room for them, which nobody has used yet.
-                unsafe {
-                    (&raw mut (*qp).send).write(Mutex::new(send));
-                    (&raw mut (*qp).receive).write(receive.map(Mutex::new));
-                }
-                0
-            }
-            Err(error) => {
-                if error != NONSENSE {
-                    // SAFETY: created above; nobody knows of it.
-                    unsafe { (functions().destroy_qp)(qp) };
-                }
-                error
-            }
+                (&raw mut (*qp).send).write(Mutex::new(send));
+                (&raw mut (*qp).receive).write(receive.map(Mutex::new));
+            })
         }
     })
 }

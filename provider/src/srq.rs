@@ -4,9 +4,9 @@
 
 use crate::abi::{sizes, Buffer, SRQ_SIZE};
 use crate::public::{Pd, RecvWr, SrqInitAttr};
-use crate::queue::{Queue, NONSENSE};
+use crate::queue::Queue;
 use crate::requests::Requests;
-use crate::verbs::{destroy, functions, object};
+use crate::verbs::{destroy, finish, functions, object};
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 use std::sync::{Mutex, PoisonError};
@@ -45,20 +45,12 @@ pub(crate) unsafe extern "C" fn create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) 
         // SAFETY: an open context; the attributes now are as the kernel has granted them.
         let (mapped, max_sge) =
             unsafe { (Queue::map((*(*pd).context).cmd_fd, &place), (*attr).max_sge) };
-        match mapped {
-            Ok(queue) => {
+        // SAFETY: created above; room for what is ours, which nobody has used yet.
+        unsafe {
+            finish(srq, mapped, functions().destroy_srq, |queue| {
                 let requests = Requests::of_receives(queue, max_sge);
-                // SAFETY: room for it, which nobody has used yet.
-                unsafe { (&raw mut (*srq.cast::<OurSrq>()).receive).write(Mutex::new(requests)) };
-                0
-            }
-            Err(error) => {
-                if error != NONSENSE {
-                    // SAFETY: created above; nobody knows of it.
-                    unsafe { (functions().destroy_srq)(srq) };
-                }
-                error
-            }
+                (&raw mut (*srq.cast::<OurSrq>()).receive).write(Mutex::new(requests));
+            })
         }
     })
 }

@@ -12,6 +12,7 @@ use crate::driver::{set_errno, Context};
 use crate::layout::Family;
 use crate::library::{Functions, Library};
 use crate::qp::{create_qp, destroy_qp, modify_qp, post_recv, post_send};
+use crate::queue::NONSENSE;
 use crate::srq::{create_srq, destroy_srq, modify_srq, post_srq_recv, query_srq};
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -85,6 +86,32 @@ pub(crate) fn object(size: usize, create: impl FnOnce(Ptr) -> c_int) -> Ptr {
         return ptr::null_mut();
     }
     object
+}
+
+/// Ends the creation of an object: `keep` writes what is ours of it, if its queues could be mapped;
+/// otherwise `undo`, the command that destroys it. Returns an errno.
+///
+/// # Safety
+///
+/// `object` was created just now, and nobody knows of it.
+pub(crate) unsafe fn finish<T>(
+    object: Ptr,
+    mapped: Result<T, c_int>,
+    undo: unsafe extern "C" fn(Ptr) -> c_int,
+    keep: impl FnOnce(T),
+) -> c_int {
+    match mapped {
+        Ok(queues) => {
+            keep(queues);
+            0
+        }
+        Err(NONSENSE) => NONSENSE,
+        Err(error) => {
+            // SAFETY: as required.
+            unsafe { undo(object) };
+            error
+        }
+    }
 }
 
 /// Destroys an object; if that went well, `clean` ends what is ours of it, and it is freed.

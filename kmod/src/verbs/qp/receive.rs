@@ -204,13 +204,7 @@ impl Qp {
         let Some(_inside) = this.gate.enter() else {
             return;
         };
-        let response = Segment {
-            msn: hdr.msn,
-            offset: hdr.offset,
-            len: payload.len() as u32,
-            first: hdr.first,
-            last: hdr.last,
-        };
+        let response = Segment::of(hdr, payload);
         let mut wakes = Wakes::default();
         let later = {
             let mut guard = this.inner.lock();
