@@ -20,6 +20,7 @@ mod lists;
 pub(crate) mod mr;
 mod port;
 pub(crate) mod qp;
+mod recv_queue;
 pub(crate) mod srq;
 pub(crate) mod statistics;
 mod table;

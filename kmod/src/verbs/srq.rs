@@ -1,37 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Shared receive queues.
 
+use super::recv_queue::{Receive, RecvQueue};
 use super::{Hca, LIMITS};
 use crate::rdma::event::CoreSrq;
-use crate::rdma::queue::{Owner, Queue};
+use crate::rdma::queue::Owner;
 use crate::rdma::Sge;
-use crate::uapi::{QueueResp, RecvEntry};
-use core::mem::size_of;
+use crate::uapi::QueueResp;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 use kernel::sync::{new_spinlock, Arc, ArcBorrow, SpinLock};
 
 struct State {
     /// `None` once the queue is destroyed.
-    queue: Option<Queue>,
-    /// The next receive to take; one past the newest that a consumer in the kernel has posted.
-    next: u32,
-    tail: u32,
+    queue: Option<RecvQueue>,
     /// An event is wanted when fewer receives are left; 0: none (IBTA 1.7, 10.2.9.3).
     limit: u32,
 }
 
 impl State {
-    /// Receives that nobody has taken.
-    fn waiting(&self) -> u32 {
-        let Some(queue) = &self.queue else { return 0 };
-        let waiting = queue.producer().wrapping_sub(self.next);
-        // More than there are places for is nonsense.
-        if waiting > queue.entries() {
-            0
-        } else {
-            waiting
-        }
+    fn entries(&self) -> u32 {
+        self.queue.as_ref().map_or(0, |own| own.queue().entries())
     }
 }
 
@@ -49,13 +38,6 @@ pub(crate) struct Srq {
     state: SpinLock<State>,
 }
 
-/// A receive that was taken out.
-pub(super) struct Taken {
-    pub(super) wr_id: u64,
-    /// Elements; none, and so no room, if it named more than it may.
-    pub(super) num_sge: u32,
-}
-
 impl Srq {
     /// Makes a queue for `entries` receives of at most `sges` elements.
     pub(crate) fn new(
@@ -70,11 +52,8 @@ impl Srq {
             return Err(EINVAL);
         }
         let sges = sges.max(1);
-        let size = size_of::<RecvEntry>() + sges as usize * size_of::<Sge>();
         let state = State {
-            queue: Some(Queue::new(owner, entries, size)?),
-            next: 0,
-            tail: 0,
+            queue: Some(RecvQueue::new(owner, entries, sges)?),
             limit: 0,
         };
         hca.srq_count.take(LIMITS.srqs)?;
@@ -99,11 +78,8 @@ impl Srq {
     /// Where the user finds the queue.
     pub(crate) fn response(&self) -> QueueResp {
         let state = self.state.lock();
-        state
-            .queue
-            .as_ref()
-            .map(Queue::response)
-            .unwrap_or_default()
+        let queue = state.queue.as_ref();
+        queue.map(|own| own.queue().response()).unwrap_or_default()
     }
 
     /// Protection domain of the receives.
@@ -114,14 +90,13 @@ impl Srq {
     /// Receives that it holds at the most, elements of each, and the limit.
     pub(crate) fn attributes(&self) -> (u32, u32, u32) {
         let state = self.state.lock();
-        let entries = state.queue.as_ref().map_or(0, Queue::entries);
-        (entries, self.sges, state.limit)
+        (state.entries(), self.sges, state.limit)
     }
 
     /// Asks for one event when fewer than `limit` receives are left. EINVAL: more than it holds.
     pub(crate) fn set_limit(&self, limit: u32) -> Result {
         let mut state = self.state.lock();
-        if limit > state.queue.as_ref().map_or(0, Queue::entries) {
+        if limit > state.entries() {
             return Err(EINVAL);
         }
         state.limit = limit;
@@ -131,56 +106,26 @@ impl Srq {
     /// Puts a receive of a consumer in the kernel at the end. EINVAL: too many elements, or the
     /// queue is a user's; ENOMEM: it is full.
     pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result {
-        if self.user || sges.len() > self.sges as usize {
+        if self.user {
             return Err(EINVAL);
         }
         let mut state = self.state.lock();
-        let queue = state.queue.as_ref().ok_or(EINVAL)?;
-        if state.tail.wrapping_sub(state.next) >= queue.entries() {
-            return Err(ENOMEM);
-        }
-        let entry = RecvEntry {
-            wr_id,
-            num_sge: sges.len() as u32,
-            reserved: 0,
-        };
-        queue.write(state.tail, 0, &[entry])?;
-        queue.write(state.tail, size_of::<RecvEntry>(), sges)?;
-        let tail = state.tail.wrapping_add(1);
-        queue.set_producer(tail);
-        state.tail = tail;
-        Ok(())
+        state.queue.as_mut().ok_or(EINVAL)?.post(wr_id, sges)
     }
 
     /// Takes the oldest receive, with its elements in `sges`, which has room for those of any.
     /// Call [`tell`](Self::tell) when no lock is held.
-    pub(super) fn take(&self, sges: &mut [Sge]) -> Option<Taken> {
+    pub(super) fn take(&self, sges: &mut [Sge]) -> Option<Receive> {
         let mut state = self.state.lock();
-        let waiting = state.waiting();
-        if waiting == 0 {
-            return None;
-        }
-        let queue = state.queue.as_ref()?;
-        let mut entry = [RecvEntry::default()];
-        queue.read(state.next, 0, &mut entry).ok()?;
-        let [entry] = entry;
-        let fits = sges
-            .get_mut(..entry.num_sge as usize)
-            .ok_or(EINVAL)
-            .and_then(|to| queue.read(state.next, size_of::<RecvEntry>(), to));
-        let num_sge = fits.map_or(0, |()| entry.num_sge);
-        let next = state.next.wrapping_add(1);
-        queue.set_consumer(next);
-        state.next = next;
-        if state.limit != 0 && waiting - 1 < state.limit {
+        let queue = state.queue.as_mut()?;
+        let waiting = queue.waiting();
+        let taken = queue.take(sges)?;
+        if state.limit != 0 && waiting.saturating_sub(1) < state.limit {
             // Once only, until it is set again.
             state.limit = 0;
             self.passed.store(1, Relaxed);
         }
-        Some(Taken {
-            wr_id: entry.wr_id,
-            num_sge,
-        })
+        Some(taken)
     }
 
     /// Tells the consumer that the limit was passed, if it was. Called by those who use a QP of

@@ -10,7 +10,8 @@ use super::QpCaps;
 use crate::proto::rc::Wqe;
 use crate::rdma::queue::{full_barrier, Owner, Queue};
 use crate::rdma::Sge;
-use crate::uapi::{RecvEntry, SendEntry};
+use crate::uapi::SendEntry;
+use crate::verbs::recv_queue::{Receive, RecvQueue};
 use crate::verbs::srq::Srq;
 use core::mem::size_of;
 use core::ops::Range;
@@ -189,39 +190,23 @@ impl Sends {
     }
 }
 
-/// The receive that the next message uses.
-#[derive(Clone, Copy)]
-pub(super) struct RecvInfo {
-    pub(super) wr_id: u64,
-    sges: u32,
-    /// Bytes it can take.
-    pub(super) room: u64,
-}
-
 /// A queue of receives, and the one that is in use.
 #[derive(Default)]
 pub(super) struct Receives {
     /// `None` if they come from a shared queue.
-    queue: Option<Queue>,
+    own: Option<RecvQueue>,
     srq: Option<Arc<Srq>>,
-    /// The next to take; one past the newest that a consumer in the kernel has posted.
-    next: u32,
-    tail: u32,
-    claimed: Option<RecvInfo>,
+    claimed: Option<Receive>,
     claimed_sges: KVVec<Sge>,
 }
 
 impl Receives {
     pub(super) fn new(caps: &QpCaps, owner: Owner<'_>) -> Result<Self> {
-        let sges = caps.recv_sge as usize;
-        let size = size_of::<RecvEntry>() + sges * size_of::<Sge>();
+        let sges = caps.recv_sge;
         Ok(Self {
-            queue: Some(Queue::new(owner, caps.recv_wr, size)?),
-            srq: None,
-            next: 0,
-            tail: 0,
-            claimed: None,
-            claimed_sges: KVVec::from_elem(Sge::default(), sges, GFP_KERNEL)?,
+            own: Some(RecvQueue::new(owner, caps.recv_wr, sges)?),
+            claimed_sges: KVVec::from_elem(Sge::default(), sges as usize, GFP_KERNEL)?,
+            ..Self::default()
         })
     }
 
@@ -235,82 +220,28 @@ impl Receives {
         })
     }
 
-    /// The queue itself.
+    /// The queue itself, unless it is a shared one.
     pub(super) fn queue(&self) -> Option<&Queue> {
-        self.queue.as_ref()
+        self.own.as_ref().map(RecvQueue::queue)
     }
 
     /// Puts a receive of a consumer in the kernel at the end. EINVAL: too many elements; ENOMEM:
     /// the queue is full.
     pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result {
-        let queue = self.queue.as_ref().ok_or(EINVAL)?;
-        if self.tail.wrapping_sub(self.next) >= queue.entries() {
-            return Err(ENOMEM);
-        }
-        if sges.len() > self.claimed_sges.len() {
-            return Err(EINVAL);
-        }
-        let entry = RecvEntry {
-            wr_id,
-            num_sge: sges.len() as u32,
-            reserved: 0,
-        };
-        queue.write(self.tail, 0, &[entry])?;
-        queue.write(self.tail, size_of::<RecvEntry>(), sges)?;
-        self.tail = self.tail.wrapping_add(1);
-        queue.set_producer(self.tail);
-        Ok(())
+        self.own.as_mut().ok_or(EINVAL)?.post(wr_id, sges)
     }
 
     /// Takes the oldest receive out of the queue, unless one is in use already. `false`: there is
     /// none.
     pub(super) fn claim(&mut self) -> bool {
-        if self.claimed.is_some() {
-            return true;
+        if self.claimed.is_none() {
+            let to = &mut self.claimed_sges;
+            self.claimed = match (&mut self.own, &self.srq) {
+                (Some(own), _) => own.take(to),
+                (None, Some(srq)) => srq.take(to),
+                (None, None) => None,
+            };
         }
-        let Some(queue) = &self.queue else {
-            return self.claim_shared();
-        };
-        let waiting = queue.producer().wrapping_sub(self.next);
-        // More than there are places for is nonsense.
-        if waiting == 0 || waiting > queue.entries() {
-            return false;
-        }
-        let mut entry = [RecvEntry::default()];
-        // Within every entry.
-        let _ = queue.read(self.next, 0, &mut entry);
-        let [entry] = entry;
-        let mut info = RecvInfo {
-            wr_id: entry.wr_id,
-            sges: 0,
-            room: 0,
-        };
-        // With too many elements it is a receive without room, which fails when it is used.
-        if let Some(sges) = self.claimed_sges.get_mut(..entry.num_sge as usize) {
-            if queue.read(self.next, size_of::<RecvEntry>(), sges).is_ok() {
-                info.sges = entry.num_sge;
-                info.room = sges.iter().map(|sge| u64::from(sge.length)).sum();
-            }
-        }
-        self.claimed = Some(info);
-        self.next = self.next.wrapping_add(1);
-        queue.set_consumer(self.next);
-        true
-    }
-
-    fn claim_shared(&mut self) -> bool {
-        let taken = self
-            .srq
-            .as_ref()
-            .and_then(|srq| srq.take(&mut self.claimed_sges));
-        self.claimed = taken.map(|taken| {
-            let sges = self.claimed_sges.iter().take(taken.num_sge as usize);
-            RecvInfo {
-                wr_id: taken.wr_id,
-                sges: taken.num_sge,
-                room: sges.map(|sge| u64::from(sge.length)).sum(),
-            }
-        });
         self.claimed.is_some()
     }
 
@@ -321,7 +252,7 @@ impl Receives {
     }
 
     /// The receive in use.
-    pub(super) fn claimed(&self) -> Option<(RecvInfo, &[Sge])> {
+    pub(super) fn claimed(&self) -> Option<(Receive, &[Sge])> {
         let info = self.claimed?;
         let sges = self.claimed_sges.get(..info.sges as usize)?;
         Some((info, sges))
@@ -335,10 +266,8 @@ impl Receives {
     /// Forgets all receives.
     pub(super) fn reset(&mut self) {
         self.claimed = None;
-        if let Some(queue) = &self.queue {
-            self.next = queue.producer();
-            self.tail = self.next;
-            queue.set_consumer(self.next);
+        if let Some(own) = &mut self.own {
+            own.reset();
         }
         self.set_call(false);
     }
@@ -346,7 +275,7 @@ impl Receives {
     /// Whether a user's process has to call the kernel after it has posted: to have the receive
     /// flushed.
     pub(super) fn set_call(&self, call: bool) {
-        if let Some(queue) = &self.queue {
+        if let Some(queue) = self.queue() {
             queue.flag().store(u32::from(call), Relaxed);
             // It posts and then looks; whoever sets this looks for receives afterwards.
             full_barrier();
