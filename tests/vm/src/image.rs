@@ -11,14 +11,16 @@ use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Parts of a root that guests do not need: what builds the module, which happened before.
-const LEFT_OUT: [&str; 9] = [
+/// Parts of a root that guests do not need: what builds the module, which happened before, and what
+/// lets UCX and MPI copy to AMD's GPUs, which are absent.
+const LEFT_OUT: [&str; 10] = [
     "boot",
     "usr/src",
     "usr/lib/llvm-.*",
     "usr/lib/rustlib",
     "usr/lib/gcc",
     "usr/lib/x86_64-linux-gnu/lib(LLVM|clang|rustc_driver|std-).*",
+    "usr/lib/x86_64-linux-gnu/lib(amdhip64|amd_comgr)\\..*",
     "usr/share/(doc|man|locale|info|cargo)",
     "var/cache/.*",
     "var/lib/apt/lists/.*",

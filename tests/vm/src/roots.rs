@@ -2,8 +2,11 @@
 
 use crate::debian::Recipe;
 
-/// The guests' root: a Debian system with the backports kernels and everything that our packages
-/// need, so that they can be installed without the network.
+/// The guests' root: a Debian system with the backports kernels, everything that our packages
+/// need, so that they can be installed without the network, and the RDMA programs of Debian.
+///
+/// No service of those starts by itself, and NetworkManager does not load thunderbolt_net: a
+/// scenario starts what it looks at.
 pub const GUEST: Recipe<'static> = Recipe {
     name: "guest",
     variant: "apt",
@@ -29,6 +32,16 @@ pub const GUEST: Recipe<'static> = Recipe {
         "ibverbs-providers",
         "rdmacm-utils",
         "perftest",
+        "ucx-utils",
+        "libfabric-bin",
+        "openmpi-bin",
+        "netpipe-openmpi",
+        "python3-pyverbs",
+        "nvme-cli",
+        "nfs-kernel-server",
+        "nfs-common",
+        "e2fsprogs",
+        "network-manager",
         "pciutils",
         "dkms",
         "linux-base/trixie-backports",
@@ -54,6 +67,11 @@ pub const GUEST: Recipe<'static> = Recipe {
             systemd-update-done.service getty@tty1.service iperf3.service || true
         printf \"[Journal]\\nStorage=volatile\\nRateLimitBurst=0\\n\" > /etc/systemd/journald.conf
         systemctl disable --quiet iperf3 2>/dev/null || true
+        systemctl disable --quiet nfs-server.service nfs-blkmap.service nfs-client.target \
+            rpcbind.service rpcbind.socket nvmefc-boot-connections.service nvmf-autoconnect.service \
+            NetworkManager.service NetworkManager-wait-online.service \
+            NetworkManager-dispatcher.service
+        ln -s /dev/null /etc/udev/rules.d/90-nm-thunderbolt.rules
     ",
 };
 
