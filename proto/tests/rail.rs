@@ -163,18 +163,20 @@ fn unit_a_flood_of_naks_repeats_each_frame_once() {
 fn unit_a_frame_in_the_ring_is_not_sent_twice() {
     let mut rail = sending();
     send(&mut rail, 0);
-    let at = rail.next_timeout().expect("a frame is under way");
-    rail.on_timeout(at);
+    let header = Header {
+        opcode: Opcode::Nak,
+        ..ack(0, WINDOW)
+    };
+    rail.on_frame(&header, &nak(&[(0, 1)]), 100);
     assert_eq!(rail.next_retransmit(0), Some(0));
     rail.defer(0);
     assert_eq!(rail.next_retransmit(0), None);
-    let again = rail.next_timeout().expect("a frame is under way");
-    assert!(again > at);
-    rail.on_timeout(again);
+    // If it is lost again, the other side says so again.
+    rail.on_frame(&header, &nak(&[(0, 1)]), 101);
     assert_eq!(rail.next_retransmit(0), Some(0));
 }
 
-/// The timer repeats one frame and asks; the answer says what else is missing.
+/// The timer repeats nothing: it asks, and the answer says what is missing.
 #[test]
 fn unit_a_timeout_asks_what_is_missing() {
     let (mut a, mut b) = (sending(), rail());
@@ -183,11 +185,10 @@ fn unit_a_timeout_asks_what_is_missing() {
     let at = a.next_timeout().unwrap();
     assert!(at <= 100_000, "{at} us");
     a.on_timeout(at);
-    assert_eq!(resend(&mut a, at), [0]);
+    assert_eq!(resend(&mut a, at), []);
     let (probe, payload) = control(&mut a, at).expect("a probe");
     assert_eq!((probe.opcode, probe.solicited), (Opcode::Ack, true));
     assert_eq!(control(&mut a, at), None);
-    assert_eq!(b.on_frame(&frames[0], &[], at), Rx::Duplicate);
     b.on_frame(&probe, &payload, at);
     let (answer, ranges) = control(&mut b, at).expect("an answer");
     assert_eq!(answer.opcode, Opcode::Nak);
@@ -195,6 +196,24 @@ fn unit_a_timeout_asks_what_is_missing() {
     a.on_frame(&answer, &ranges, at);
     assert_eq!(a.una(), 1);
     assert_eq!(resend(&mut a, at), (1..10).collect::<Vec<_>>());
+}
+
+/// Whoever asks has not heard what was told: it is told again at once.
+#[test]
+fn unit_a_probe_is_answered_with_gaps_that_were_told_already() {
+    let mut rail = rail();
+    while control(&mut rail, 0).is_some() {}
+    rail.on_frame(&data(2), &[], 10);
+    let told = control(&mut rail, 10).unwrap().1;
+    let probe = Header {
+        solicited: true,
+        seq: 3,
+        ..ack(0, 1)
+    };
+    rail.on_frame(&probe, &[], 20);
+    let (answer, ranges) = control(&mut rail, 20).unwrap();
+    assert_eq!((answer.opcode, &ranges), (Opcode::Nak, &told));
+    assert_eq!(control(&mut rail, 20), None);
 }
 
 #[test]
@@ -263,17 +282,17 @@ fn unit_acknowledgements_are_few_but_in_time() {
         assert_eq!(control(&mut rail, 100), None);
     }
     let due = rail.next_timeout().expect("an acknowledgement is owed");
-    assert!(due <= 1_100);
+    assert!(due <= 10_100);
     rail.on_frame(&data(15), &[], 100);
-    let (header, _) = control(&mut rail, 100).expect("sixteen frames have come");
+    let (header, _) = control(&mut rail, 100).expect("a quarter of the window has come");
     assert_eq!((header.ack, header.credit), (16, 16 + WINDOW));
     rail.on_frame(&data(16), &[], 200);
     let due = rail.next_timeout().unwrap();
     assert_eq!(control(&mut rail, due - 1), None);
     assert_eq!(control(&mut rail, due).unwrap().0.ack, 17);
     // A data frame carries it as well.
-    rail.on_frame(&data(17), &[], 3_000);
-    assert_eq!(send(&mut rail, 3_000).ack, 18);
+    rail.on_frame(&data(17), &[], 30_000);
+    assert_eq!(send(&mut rail, 30_000).ack, 18);
     assert_eq!(control(&mut rail, 1 << 40), None);
 }
 
@@ -326,9 +345,8 @@ fn unit_the_round_trip_is_measured_without_repetitions() {
     assert_eq!(rail.stats().rtt_us, 300);
     send(&mut rail, 2_000);
     let at = rail.next_timeout().unwrap();
-    assert!((2_000 + 10_000..2_000 + 20_000).contains(&at), "{at}");
+    assert!((2_000 + 20_000..2_000 + 40_000).contains(&at), "{at}");
     rail.on_timeout(at);
-    assert_eq!(resend(&mut rail, at), [1]);
     rail.on_frame(&ack(2, WINDOW), &[], at + 100_000);
     assert_eq!(rail.stats().rtt_us, 300, "Karn's rule");
     assert_eq!(rail.next_timeout(), None);
@@ -342,7 +360,7 @@ fn unit_the_timer_backs_off_up_to_a_second() {
     while times.len() < 12 {
         let at = rail.next_timeout().unwrap();
         rail.on_timeout(at);
-        resend(&mut rail, at);
+        assert_eq!(resend(&mut rail, at), []);
         times.push(at);
     }
     let pauses: Vec<_> = times.windows(2).map(|two| two[1] - two[0]).collect();

@@ -78,8 +78,7 @@ proptest! {
         world.run(LIMIT);
     }
 
-    /// On a wire that only loses, what is repeated is what was lost, and little more: frames whose
-    /// acknowledgement was lost until the timer went off.
+    /// On a wire that only loses, what is repeated is what was lost, and nothing more.
     #[test]
     fn prop_repair_repeats_just_the_gap(
         seed in any::<u64>(),
@@ -93,7 +92,7 @@ proptest! {
         world.run(LIMIT);
         let stats = world.drivers[0].rail.stats();
         prop_assert!(
-            stats.retransmits <= world.wires[0].lost + stats.timeouts,
+            stats.retransmits <= world.wires[0].lost,
             "{} lost, {:?}", world.wires[0].lost, stats
         );
         prop_assert!(stats.timeouts <= world.wires[0].lost + world.wires[1].lost);
@@ -125,8 +124,8 @@ fn sim_a_gap_costs_one_round_trip() {
     assert!(cost < 1_000, "{cost} us of virtual time for each gap");
 }
 
-/// The last frame of all is lost, so no frame after it shows the gap: the timer does, in
-/// milliseconds, and one repetition is enough.
+/// The last frame of all is lost, so no frame after it shows the gap: the timer makes the sender
+/// ask, in milliseconds, and one repetition is enough.
 #[test]
 fn sim_a_lost_tail_is_repaired_by_the_timer() {
     for tail in [1, 2, 3, 10, 17, 63, 100] {
@@ -192,7 +191,7 @@ fn sim_a_clean_wire_needs_no_repetition() {
             );
             assert_eq!((driver.overruns, stats.outside, stats.absurd), (0, 0, 0));
             assert!(
-                driver.controls < 10_000 / 10,
+                driver.controls <= 10_000 / 64 + 2,
                 "{} control frames",
                 driver.controls
             );
@@ -219,7 +218,36 @@ fn sim_lost_credit_comes_again() {
     assert!(world.now > 300_000, "the cut came too late");
     assert!(world.now < 1_500_000, "went on after {} us only", world.now);
     assert!(stats.timeouts > 1);
-    assert!(stats.retransmits <= stats.timeouts, "{stats:?}");
+    assert_eq!(stats.retransmits, 0, "{stats:?}");
+}
+
+/// The receiver gets no processor for a while, as a guest of a busy machine does: everything that
+/// waits for it is there, so nothing is repeated.
+#[test]
+fn sim_a_receiver_that_stands_still_causes_no_repetition() {
+    for stall in [5_000, 50_000, 500_000] {
+        let mut world = world(13, &Setting::default(), Default::default(), [5_000, 5_000]);
+        world.uppers = world.uppers.map(|stream| stream.slow(20));
+        let (mut from, mut stalls) = (1_000, 0);
+        while !world.is_done() {
+            if world.now >= from {
+                world.stop(stalls % 2, from + stall);
+                from += 20_000 + stall;
+                stalls += 1;
+            }
+            let moved = world.step().is_some();
+            assert!(moved || world.is_done());
+            assert!(world.now < LIMIT);
+        }
+        assert!(stalls >= 3, "{stalls} stalls of {stall} us");
+        for driver in &world.drivers {
+            let stats = driver.rail.stats();
+            assert_eq!((stats.retransmits, stats.naks_sent), (0, 0), "{stats:?}");
+            assert_eq!(driver.overruns, 0);
+        }
+        let asked: u64 = world.drivers.iter().map(|d| d.rail.stats().timeouts).sum();
+        assert_eq!(asked > 0, stall > 20_000, "asked {asked} times");
+    }
 }
 
 /// A cable that is dead for a while, shorter than the verdict takes.

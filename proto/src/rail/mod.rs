@@ -2,7 +2,8 @@
 //!
 //! A cable delivers in order and loses rarely. So: every sequenced frame has a number, the
 //! receiver acknowledges cumulatively, keeps what comes after a gap and tells the gap at once, and
-//! the sender repeats just the gap. Credits are absolute ("you may send sequences before this
+//! the sender repeats just the gap. Should the last frames be lost, so that no other shows the gap,
+//! the sender hears nothing for a while and asks; the answer names what is missing. Credits are absolute ("you may send sequences before this
 //! one"), so a lost credit heals with the next frame in the other direction. One [`Rail`] covers
 //! both directions, because acknowledgement and credit of one direction ride on the frames of the
 //! other.
@@ -50,7 +51,7 @@ pub struct Stats {
     pub tx: u64,
     /// Frames sent again.
     pub retransmits: u64,
-    /// Times that the timer, not a NAK, asked for a repetition.
+    /// Times that nothing was heard for so long that the other side was asked where it stands.
     pub timeouts: u64,
     /// Times that a frame could not be sent for want of window or credit.
     pub stalls: u64,
@@ -212,7 +213,7 @@ impl Rail {
         }
     }
 
-    /// Looks at the clock. Frames may have to be sent again afterwards.
+    /// Looks at the clock. A control frame may have to be sent afterwards.
     pub fn on_timeout(&mut self, now_us: u64) {
         self.sender.on_timeout(now_us);
     }

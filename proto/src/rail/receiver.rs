@@ -3,10 +3,13 @@
 use super::bits::Bits;
 use super::{before, Stats, CONTROL_MAX};
 
-/// Frames after which an acknowledgement goes out at once.
-const ACK_EVERY: u32 = 16;
-/// Longest time that an acknowledgement waits for a frame to ride on.
-const ACK_DELAY_US: u64 = 1_000;
+/// An acknowledgement goes out at once when this part of what the other side may send has come
+/// since the last: it has three such parts left until it is on its way, so that it never waits.
+const ACK_PART: u32 = 4;
+/// Longest time that an acknowledgement waits for a frame to ride on. Nobody waits for it: the
+/// other side needs it before its window is full, which [`ACK_PART`] sees to, and asks for it if it
+/// has waited for longer than this.
+pub(super) const ACK_DELAY_US: u64 = 8_000;
 /// How long a gap that was told may take to be filled before it is told again; it doubles.
 const NAK_PAUSE_US: u64 = 12_000;
 const NAK_PAUSE_MAX_US: u64 = 500_000;
@@ -88,11 +91,13 @@ impl Receiver {
         self.ack_now = false;
     }
 
+    fn owes_many(&self) -> bool {
+        self.unacknowledged >= self.capacity.div_ceil(ACK_PART)
+    }
+
     fn owe_ack(&mut self, now_us: u64) {
         self.unacknowledged += 1;
-        if self.unacknowledged >= ACK_EVERY.min(self.capacity.div_ceil(2)) {
-            self.ack_now = true;
-        }
+        self.ack_now |= self.owes_many();
         self.ack_due_us
             .get_or_insert(now_us.saturating_add(ACK_DELAY_US));
     }
@@ -134,9 +139,11 @@ impl Receiver {
         }
     }
 
-    /// The other side asks where we stand.
+    /// The other side asks where we stand: it has heard nothing for a while, so that what is
+    /// missing is told again, whatever was told before.
     pub(super) fn on_probe(&mut self) {
         self.ack_now = true;
+        self.told_us = None;
     }
 
     fn advance(&mut self) {
@@ -156,7 +163,7 @@ impl Receiver {
         self.held.remove(seq);
         self.advance();
         self.unacknowledged += 1;
-        self.ack_now |= self.unacknowledged >= ACK_EVERY;
+        self.ack_now |= self.owes_many();
         Some(seq)
     }
 

@@ -1,8 +1,12 @@
 //! Round-trip time and the retransmission timer's length (RFC 6298, in integers).
 
+use super::receiver::ACK_DELAY_US;
+
 /// The timer's shortest length. Above the longest time by which the receiver may delay an
-/// acknowledgement, its clock tick included; lost frames are told by NAK long before.
-pub(super) const RTO_MIN_US: u64 = 12_000;
+/// acknowledgement, two of its clock ticks included (10 ms where they are longest); frames lost
+/// in the middle are told by NAK long before.
+const RTO_MIN_US: u64 = ACK_DELAY_US + 2 * TICK_US;
+const TICK_US: u64 = 10_000;
 const RTO_FIRST_US: u64 = 50_000;
 const RTO_MAX_US: u64 = 1_000_000;
 

@@ -257,8 +257,9 @@ impl Sender {
         self.deadline_us
     }
 
-    /// Repeats the oldest frame, and asks where the other side stands: its NAK names the rest of
-    /// what is missing, so nothing is repeated that has arrived.
+    /// Asks where the other side stands. Its NAK names what is missing, so that nothing is repeated
+    /// that has arrived and only waits for a processor there: a host that is busy, or stopped for a
+    /// while by what it runs on, looks from here just like one that lost the frames.
     pub(super) fn on_timeout(&mut self, now_us: u64) {
         if self.deadline_us.is_none_or(|at| now_us < at) {
             return;
@@ -268,9 +269,8 @@ impl Sender {
             self.rtt.timed_out();
             self.probe = true;
             self.again = [Bits::default(), Bits::default()];
-            if self.una != self.nxt {
-                self.mark(self.una, self.una.wrapping_add(1));
-            }
+            // How long a host was stopped is not how long the way is.
+            self.timing = None;
         }
         self.restart_timer(now_us);
     }

@@ -62,6 +62,8 @@ pub struct Driver {
     run_at: Option<u64>,
     timer_at: Option<u64>,
     next_seq: u32,
+    /// The work item does not run before this time.
+    stopped_until: u64,
     /// Pongs that came, not yet looked at.
     pub pongs: Vec<u64>,
     /// Data frames are dropped until this is set.
@@ -98,6 +100,7 @@ impl Driver {
             run_at: Some(now),
             timer_at: None,
             next_seq: tx,
+            stopped_until: 0,
             setting,
             pongs: Vec::new(),
             open: true,
@@ -154,14 +157,21 @@ impl Driver {
     /// When the next of [`transmit`](Self::transmit) and [`run`](Self::run) is due.
     pub fn next_event(&self, upper: Option<u64>) -> Option<u64> {
         let transmit = (!self.tx.is_empty()).then_some(self.tx_busy_until);
-        [self.run_at, self.timer_at, transmit, upper]
-            .into_iter()
-            .flatten()
-            .min()
+        let work = [self.run_at, self.timer_at, upper].into_iter().flatten();
+        let work = work.map(|at| at.max(self.stopped_until));
+        work.chain(transmit).min()
+    }
+
+    /// The work item does not run before this time.
+    pub fn stop(&mut self, until: u64) {
+        self.stopped_until = until;
     }
 
     /// The driver's work item, if it is due.
     pub fn run(&mut self, upper: &mut impl Upper, now: u64) {
+        if now < self.stopped_until {
+            return;
+        }
         let timer = self.timer_at.is_some_and(|at| at <= now);
         let asked = self.run_at.is_some_and(|at| at <= now);
         let wanted = upper.next_timeout().is_some_and(|at| at <= now);

@@ -70,7 +70,13 @@ impl<U: Upper> World<U> {
         }
     }
 
-    fn is_done(&self) -> bool {
+    /// Node `k` gets no processor before this time; its hardware goes on.
+    pub fn stop(&mut self, k: usize, until: u64) {
+        self.drivers[k].stop(until);
+    }
+
+    /// Both sides are done and everything is acknowledged.
+    pub fn is_done(&self) -> bool {
         self.uppers.iter().all(U::is_done) && self.drivers.iter().all(Driver::is_idle)
     }
 }
