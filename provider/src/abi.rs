@@ -77,6 +77,13 @@ pub(crate) const AH_SIZE: usize = 64;
 pub(crate) const CQ_SIZE: usize = 512;
 /// Bytes of `struct verbs_qp` (at most 376), and some.
 pub(crate) const QP_SIZE: usize = 768;
+/// Where `struct verbs_qp` has its `comp_mask`, bytes, since these releases: after the functions of
+/// `struct ibv_qp_ex`.
+pub(crate) const QP_MASK_34: usize = 344;
+pub(crate) const QP_MASK_44: usize = 352;
+pub(crate) const QP_MASK_45: usize = 360;
+/// `VERBS_QP_EX` in there.
+pub(crate) const QP_MASK_EXTENDED: u32 = 1 << 1;
 
 /// A command buffer: header (8 bytes) and `struct ib_uverbs_*`, in all `SIZE` bytes, which has to be
 /// exact, because the kernel takes what is beyond for the driver's own data.

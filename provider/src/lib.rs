@@ -11,7 +11,7 @@
 //! of that name for each of [`layout::PRIVATE_ABIS`].
 //!
 //! Control verbs go to the kernel through libibverbs' own command functions ([`verbs`]). Requests and
-//! completions ([`qp`], [`srq`], [`cq`]) pass through queues that are shared with the kernel ([`queue`]),
+//! completions ([`qp`], [`qp_ex`], [`srq`], [`cq`]) pass through queues that are shared with the kernel ([`queue`]),
 //! which has to be called only when it does not look by itself.
 
 mod abi;
@@ -24,6 +24,7 @@ pub mod layout;
 mod library;
 mod public;
 mod qp;
+mod qp_ex;
 mod queue;
 mod requests;
 mod selfcheck;

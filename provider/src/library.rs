@@ -1,5 +1,6 @@
 //! The libibverbs that loaded us: its private functions.
 
+use crate::abi::{QP_MASK_34, QP_MASK_44, QP_MASK_45, QP_MASK_EXTENDED, QP_SIZE};
 use crate::layout::{Family, PRIVATE_ABIS};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr::NonNull;
@@ -94,6 +95,9 @@ pub(crate) struct Library {
     pub(crate) private_abi: u32,
     pub(crate) family: Family,
     pub(crate) functions: Functions,
+    /// Where `struct verbs_qp` has its own mask, bytes; `None`: not where it has been in any
+    /// release known, so that extended QPs are not to be had.
+    pub(crate) qp_mask_at: Option<usize>,
     get_context: NonNull<c_void>,
     register: NonNull<c_void>,
 }
@@ -144,6 +148,11 @@ impl Library {
                 private_abi,
                 family: forced_family().unwrap_or(family),
                 functions: Functions::resolve(look_up)?,
+                // SAFETY: an open handle and a C string.
+                qp_mask_at: NonNull::new(unsafe {
+                    libc::dlsym(handle, c"ibv_qp_to_qp_ex".as_ptr())
+                })
+                .and_then(find_qp_mask),
                 get_context: look_up(c"ibv_cmd_get_context")
                     .ok_or(Unusable::Missing(c"ibv_cmd_get_context"))?,
                 register,
@@ -203,6 +212,20 @@ impl Library {
             unsafe { function(context, command, command_size, response, response_size) }
         }
     }
+}
+
+/// Asks `ibv_qp_to_qp_ex`, which looks at libibverbs' mask in a QP, where it looks. The place
+/// changes with every function that `struct ibv_qp_ex` gets, not with the private ABI.
+fn find_qp_mask(to_extended: NonNull<c_void>) -> Option<usize> {
+    type ToExtended = unsafe extern "C" fn(Ptr) -> Ptr;
+    // SAFETY: this public function has this signature.
+    let to_extended = unsafe { std::mem::transmute::<NonNull<c_void>, ToExtended>(to_extended) };
+    [QP_MASK_34, QP_MASK_44, QP_MASK_45].into_iter().find(|at| {
+        let mut qp = [0u64; QP_SIZE / 8];
+        qp[at / 8] = u64::from(QP_MASK_EXTENDED.to_le());
+        // SAFETY: it reads one word of a QP, which is there.
+        !unsafe { to_extended(qp.as_mut_ptr().cast()) }.is_null()
+    })
 }
 
 /// A family that a test wants instead of the right one, to see the self-check refuse it.

@@ -77,7 +77,62 @@ pub(crate) struct Qp {
     pub(crate) handle: u32,
     pub(crate) number: u32,
     pub(crate) state: u32,
-    qp_type: u32,
+    pub(crate) qp_type: u32,
+}
+
+/// `struct ibv_qp_ex` of rdma-core 45 and later; what came with 44 and 45 is named. Behind it comes
+/// libibverbs' own mask, whose place tells which of them there are.
+#[repr(C)]
+pub(crate) struct QpEx {
+    pub(crate) qp: Qp,
+    /// Counters, `pthread_mutex_t` and `pthread_cond_t`.
+    waiting: [u64; 12],
+    comp_mask: u64,
+    pub(crate) wr_id: u64,
+    pub(crate) wr_flags: u32,
+    pub(crate) wr: WrFunctions,
+    /// Since 44.
+    pub(crate) atomic_write: usize,
+    /// Since 45.
+    pub(crate) flush: usize,
+}
+
+type Remote = unsafe extern "C" fn(*mut QpEx, u32, u64);
+type RemoteWord = unsafe extern "C" fn(*mut QpEx, u32, u64, u32);
+type Plain = unsafe extern "C" fn(*mut QpEx);
+type Word = unsafe extern "C" fn(*mut QpEx, u32);
+
+/// The functions with which a program puts requests together (`ibv_wr_post(3)`), in order.
+#[repr(C)]
+pub(crate) struct WrFunctions {
+    pub(crate) atomic_cmp_swp: unsafe extern "C" fn(*mut QpEx, u32, u64, u64, u64),
+    pub(crate) atomic_fetch_add: unsafe extern "C" fn(*mut QpEx, u32, u64, u64),
+    pub(crate) bind_mw: unsafe extern "C" fn(*mut QpEx, *mut c_void, u32, *const c_void),
+    pub(crate) local_inv: Word,
+    pub(crate) rdma_read: Remote,
+    pub(crate) rdma_write: Remote,
+    pub(crate) rdma_write_imm: RemoteWord,
+    pub(crate) send: Plain,
+    pub(crate) send_imm: Word,
+    pub(crate) send_inv: Word,
+    pub(crate) send_tso: unsafe extern "C" fn(*mut QpEx, *mut c_void, u16, u16),
+    pub(crate) set_ud_addr: unsafe extern "C" fn(*mut QpEx, *mut c_void, u32, u32),
+    pub(crate) set_xrc_srqn: Word,
+    pub(crate) set_inline_data: unsafe extern "C" fn(*mut QpEx, *mut c_void, usize),
+    pub(crate) set_inline_data_list: unsafe extern "C" fn(*mut QpEx, usize, *const DataBuf),
+    pub(crate) set_sge: unsafe extern "C" fn(*mut QpEx, u32, u64, u32),
+    pub(crate) set_sge_list: unsafe extern "C" fn(*mut QpEx, usize, *const Sge),
+    pub(crate) start: Plain,
+    pub(crate) complete: unsafe extern "C" fn(*mut QpEx) -> c_int,
+    pub(crate) abort: Plain,
+}
+
+/// `struct ibv_data_buf`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct DataBuf {
+    pub(crate) addr: *const u8,
+    pub(crate) length: usize,
 }
 
 /// `struct ibv_pd`, to its context.
@@ -100,6 +155,42 @@ pub(crate) struct QpInitAttr {
     pub(crate) max_inline_data: u32,
     pub(crate) qp_type: u32,
     sq_sig_all: c_int,
+    /// Of the extended form only.
+    pub(crate) comp_mask: u32,
+}
+
+/// `struct ibv_qp_init_attr_ex`.
+#[repr(C)]
+pub(crate) struct QpInitAttrEx {
+    /// Its padding is `comp_mask`.
+    pub(crate) basic: QpInitAttr,
+    pub(crate) pd: *mut Pd,
+    xrcd: *mut c_void,
+    pub(crate) create_flags: u32,
+    max_tso_header: u16,
+    rwq_ind_tbl: *mut c_void,
+    rx_hash_conf: [u64; 3],
+    source_qpn: u32,
+    pub(crate) send_ops_flags: u64,
+}
+
+/// `enum ibv_qp_init_attr_mask`.
+pub(crate) mod qp_init {
+    pub(crate) const PD: u32 = 1;
+    pub(crate) const CREATE_FLAGS: u32 = 1 << 2;
+    pub(crate) const SEND_OPS_FLAGS: u32 = 1 << 6;
+}
+
+/// `enum ibv_qp_create_send_ops_flags`.
+pub(crate) mod send_ops {
+    pub(crate) const RDMA_WRITE: u64 = 1;
+    pub(crate) const RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
+    pub(crate) const SEND: u64 = 1 << 2;
+    pub(crate) const SEND_WITH_IMM: u64 = 1 << 3;
+    pub(crate) const RDMA_READ: u64 = 1 << 4;
+    pub(crate) const ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
+    pub(crate) const ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
+    pub(crate) const SEND_WITH_INV: u64 = 1 << 9;
 }
 
 /// `struct ibv_srq_init_attr`.
@@ -189,6 +280,10 @@ pub(crate) mod wr {
     pub(crate) const SEND_WITH_INV: u32 = 9;
 }
 
+/// `IBV_QPT_RC`.
+pub(crate) const QPT_RC: u32 = 2;
+/// `IBV_QPT_UC`.
+pub(crate) const QPT_UC: u32 = 3;
 /// `IBV_QPT_UD`.
 pub(crate) const QPT_UD: u32 = 4;
 
@@ -209,7 +304,14 @@ const _: () = {
     assert!(offset_of!(CqInitAttrEx, flags) == 44);
     assert!(offset_of!(Qp, handle) == 48);
     assert!(offset_of!(Qp, state) == 56);
+    assert!(size_of::<Qp>() == 64 && offset_of!(QpEx, comp_mask) == 160);
+    assert!(offset_of!(QpEx, wr_flags) == 176 && offset_of!(QpEx, wr) == 184);
+    assert!(offset_of!(QpEx, atomic_write) == 344 && size_of::<QpEx>() == 360);
+    assert!(offset_of!(QpInitAttrEx, pd) == 64 && offset_of!(QpInitAttrEx, create_flags) == 80);
+    assert!(offset_of!(QpInitAttrEx, send_ops_flags) == 128);
+    assert!(size_of::<QpInitAttrEx>() == 136 && size_of::<DataBuf>() == 16);
     assert!(offset_of!(QpInitAttr, max_send_sge) == 40);
+    assert!(offset_of!(QpInitAttr, comp_mask) == 60);
     assert!(size_of::<QpInitAttr>() == 64);
     assert!(offset_of!(SrqInitAttr, max_sge) == 12);
     assert!(offset_of!(SendWr, imm) == 36);

@@ -6,9 +6,11 @@ use crate::abi::{sizes, Buffer, QP_SIZE};
 use crate::command;
 use crate::cq::forget;
 use crate::public::{state, Pd, Qp, QpInitAttr, RecvWr, SendWr, QPT_UD};
+use crate::qp_ex::Posting;
 use crate::queue::Queue;
 use crate::requests::Requests;
 use crate::verbs::{destroy, finish, functions, object};
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 use std::ptr;
@@ -27,15 +29,60 @@ pub(crate) struct OurQp {
     send: Mutex<Requests>,
     /// None if the receives are those of a shared queue.
     receive: Option<Mutex<Requests>>,
+    /// While a program puts requests together (see `qp_ex`); behind the lock of `send`.
+    posting: UnsafeCell<Option<Posting<'static>>>,
 }
 
 impl OurQp {
     /// # Safety
     ///
     /// `qp` is a queue pair of ours, for the lifetime chosen.
-    unsafe fn of<'a>(qp: *mut Qp) -> &'a Self {
+    pub(crate) unsafe fn of<'a>(qp: *mut Qp) -> &'a Self {
         // SAFETY: as required.
         unsafe { &*qp.cast::<Self>() }
+    }
+
+    /// Its sends.
+    pub(crate) fn sends(&self) -> MutexGuard<'_, Requests> {
+        lock(&self.send)
+    }
+
+    /// The requests that are being put together.
+    ///
+    /// # Safety
+    ///
+    /// Only from the thread that does, and not twice at a time.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn posting(&self) -> Option<&mut Posting<'static>> {
+        // SAFETY: as required; the lock keeps others out.
+        unsafe { &mut *self.posting.get() }.as_mut()
+    }
+
+    /// Starts putting requests together, or (with `None`) ends it, which unlocks the queue once
+    /// what is returned is dropped.
+    ///
+    /// # Safety
+    ///
+    /// Only from the thread that holds the lock of `send`. The QP outlives it: a program does not
+    /// destroy a QP that it posts to.
+    pub(crate) unsafe fn set_posting(&self, posting: Option<Posting<'_>>) -> Option<Posting<'_>> {
+        // SAFETY: the lifetime is that of the QP, which is long enough as required.
+        let posting = unsafe {
+            std::mem::transmute::<Option<Posting<'_>>, Option<Posting<'static>>>(posting)
+        };
+        // SAFETY: as required.
+        unsafe { std::mem::replace(&mut *self.posting.get(), posting) }
+    }
+
+    /// A queue pair without a device.
+    #[cfg(test)]
+    pub(crate) fn for_tests(send: Requests) -> Box<Self> {
+        Box::new(Self {
+            verbs: [0; QP_SIZE / 8],
+            send: Mutex::new(send),
+            receive: None,
+            posting: UnsafeCell::new(None),
+        })
     }
 }
 
@@ -91,6 +138,7 @@ pub(crate) unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) ->
                 let qp = qp.cast::<OurQp>();
                 (&raw mut (*qp).send).write(Mutex::new(send));
                 (&raw mut (*qp).receive).write(receive.map(Mutex::new));
+                (&raw mut (*qp).posting).write(UnsafeCell::new(None));
             })
         }
     })
@@ -153,7 +201,7 @@ pub(crate) unsafe extern "C" fn post_send(
     let (ours, state) = unsafe { (OurQp::of(qp), (*qp).state) };
     let mut failed = 0;
     let call = {
-        let mut send = lock(&ours.send);
+        let mut send = ours.sends();
         while !request.is_null() {
             let posted = if state < state::RTS {
                 Err(libc::EINVAL)
@@ -174,12 +222,22 @@ pub(crate) unsafe extern "C" fn post_send(
     };
     if call {
         // SAFETY: see the module's common ground.
-        let called = unsafe { command::post_send((*(*qp).context).cmd_fd, (*qp).handle) };
+        let called = unsafe { call_kernel(qp) };
         if failed == 0 {
             failed = called;
         }
     }
     failed
+}
+
+/// Makes the kernel look at the send queue. Returns an errno.
+///
+/// # Safety
+///
+/// `qp` is a queue pair of ours.
+pub(crate) unsafe fn call_kernel(qp: *mut Qp) -> c_int {
+    // SAFETY: as required; its context is open.
+    unsafe { command::post_send((*(*qp).context).cmd_fd, (*qp).handle) }
 }
 
 pub(crate) unsafe extern "C" fn post_recv(

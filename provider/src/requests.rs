@@ -32,6 +32,11 @@ unsafe fn sges<'a>(list: *const Sge, count: c_int, most: usize) -> Result<&'a [S
     }
 }
 
+/// The flags of a request that are kept as they are.
+pub(crate) fn kept_flags(flags: u32) -> u16 {
+    flags as u16 & (send_flags::FENCE | send_flags::SIGNALED | send_flags::SOLICITED)
+}
+
 impl Requests {
     /// For sends; `datagrams`: each of which has an address of its own.
     pub(crate) fn of_sends(queue: Queue, max_sge: u32, max_inline: u32, datagrams: bool) -> Self {
@@ -48,6 +53,7 @@ impl Requests {
     pub(crate) fn of_receives(queue: Queue, max_sge: u32) -> Self {
         Self::of_sends(queue, max_sge, 0, false)
     }
+
     /// Index of a free place. ENOMEM: there is none.
     fn place(&self) -> Result<u32, c_int> {
         if self.next.wrapping_sub(self.queue.consumer()) >= self.queue.entries() {
@@ -62,17 +68,43 @@ impl Requests {
     ///
     /// The request's pointers are valid.
     pub(crate) unsafe fn send(&mut self, request: &SendWr) -> Result<(), c_int> {
-        let at = self.place()?;
         let inline = request.send_flags & u32::from(send_flags::INLINE) != 0
             && request.opcode != wr::RDMA_READ;
         let most = if inline { usize::MAX } else { self.max_sge };
         // SAFETY: as required.
-        let list = unsafe { sges(request.sg_list, request.num_sge, most)? };
+        let (list, mut entry) = unsafe {
+            (
+                sges(request.sg_list, request.num_sge, most)?,
+                self.entry_of(request)?,
+            )
+        };
+        let start = self.next;
+        self.open(&entry)?;
+        let data = if inline {
+            let pieces = list
+                .iter()
+                .map(|sge| (sge.addr as *const u8, sge.length as usize));
+            // SAFETY: the program says that so many bytes are there.
+            unsafe { self.set_inline(&mut entry, pieces) }
+        } else {
+            self.set_elements(&mut entry, list)
+        };
+        if data.is_err() {
+            self.rewind(start);
+        }
+        data
+    }
+
+    /// What a request says, but for its data.
+    ///
+    /// # Safety
+    ///
+    /// The request's pointers are valid.
+    unsafe fn entry_of(&self, request: &SendWr) -> Result<SendEntry, c_int> {
         let mut entry = SendEntry {
             wr_id: request.wr_id,
             opcode: request.opcode as u16,
-            flags: request.send_flags as u16
-                & (send_flags::FENCE | send_flags::SIGNALED | send_flags::SOLICITED),
+            flags: kept_flags(request.send_flags),
             imm: request.imm,
             ..SendEntry::default()
         };
@@ -97,26 +129,83 @@ impl Requests {
             }
             _ => return Err(libc::EOPNOTSUPP),
         }
-        if inline {
-            let total: usize = list.iter().map(|sge| sge.length as usize).sum();
-            if total > self.max_inline {
-                return Err(libc::EINVAL);
-            }
-            entry.flags |= send_flags::INLINE;
-            entry.inline_len = total as u32;
-            let mut to = size_of::<SendEntry>();
-            for sge in list {
-                let len = sge.length as usize;
-                // SAFETY: the program says that so many bytes are there, and they fit.
-                unsafe { self.queue.write_from(at, to, sge.addr as *const u8, len) };
-                to += len;
-            }
-        } else {
-            entry.num_sge = list.len() as u32;
-            self.queue.write(at, size_of::<SendEntry>(), list);
-        }
-        self.queue.write(at, 0, &[entry]);
+        Ok(entry)
+    }
+
+    /// Every send has an address of its own.
+    pub(crate) fn datagrams(&self) -> bool {
+        self.datagrams
+    }
+
+    /// Index of the next place.
+    pub(crate) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Takes back what was put in since the next place was `next`, and was not shown.
+    pub(crate) fn rewind(&mut self, next: u32) {
+        self.next = next;
+    }
+
+    /// Puts a send without data into the next place. ENOMEM: there is none.
+    pub(crate) fn open(&mut self, entry: &SendEntry) -> Result<(), c_int> {
+        let at = self.place()?;
+        self.queue.write(at, 0, &[*entry]);
         self.next = at.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Writes the newest send again, after a change.
+    pub(crate) fn rewrite(&mut self, entry: &SendEntry) {
+        self.queue.write(self.next.wrapping_sub(1), 0, &[*entry]);
+    }
+
+    /// Gives the newest send, which is `entry`, elements. EINVAL: too many.
+    pub(crate) fn set_elements(
+        &mut self,
+        entry: &mut SendEntry,
+        list: &[Sge],
+    ) -> Result<(), c_int> {
+        if list.len() > self.max_sge {
+            return Err(libc::EINVAL);
+        }
+        entry.flags &= !send_flags::INLINE;
+        entry.inline_len = 0;
+        entry.num_sge = list.len() as u32;
+        let at = self.next.wrapping_sub(1);
+        self.queue.write(at, size_of::<SendEntry>(), list);
+        self.rewrite(entry);
+        Ok(())
+    }
+
+    /// Gives the newest send, which is `entry`, a copy of these (address, bytes). EINVAL: too many
+    /// bytes.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are there.
+    pub(crate) unsafe fn set_inline(
+        &mut self,
+        entry: &mut SendEntry,
+        pieces: impl Iterator<Item = (*const u8, usize)> + Clone,
+    ) -> Result<(), c_int> {
+        let total = pieces
+            .clone()
+            .try_fold(0usize, |sum, (_, len)| sum.checked_add(len));
+        let total = total
+            .filter(|total| *total <= self.max_inline)
+            .ok_or(libc::EINVAL)?;
+        entry.flags |= send_flags::INLINE;
+        entry.inline_len = total as u32;
+        entry.num_sge = 0;
+        let at = self.next.wrapping_sub(1);
+        let mut to = size_of::<SendEntry>();
+        for (from, len) in pieces.filter(|(_, len)| *len > 0) {
+            // SAFETY: as required, and they fit.
+            unsafe { self.queue.write_from(at, to, from, len) };
+            to += len;
+        }
+        self.rewrite(entry);
         Ok(())
     }
 

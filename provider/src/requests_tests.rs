@@ -86,6 +86,17 @@ fn what_does_not_fit_is_refused() {
     let mut inline = send_wr(wr::SEND, &too_long);
     inline.send_flags |= u32::from(send_flags::INLINE);
     assert_eq!(post(&mut send, &inline), Err(libc::EINVAL));
+    let overflow = [
+        Sge {
+            length: u32::MAX,
+            ..too_long[0]
+        },
+        too_long[0],
+    ];
+    inline.sg_list = overflow.as_ptr();
+    inline.num_sge = 2;
+    assert_eq!(post(&mut send, &inline), Err(libc::EINVAL));
+    assert!(!send.publish(), "what was refused takes no place");
     assert_eq!(post(&mut send, &send_wr(99, &[])), Err(libc::EOPNOTSUPP));
     for _ in 0..2 {
         post(&mut send, &send_wr(wr::SEND, &list[..1])).unwrap();

@@ -12,6 +12,7 @@ use crate::driver::{set_errno, Context};
 use crate::layout::Family;
 use crate::library::{Functions, Library};
 use crate::qp::{create_qp, destroy_qp, modify_qp, post_recv, post_send};
+use crate::qp_ex::create_qp_ex;
 use crate::queue::NONSENSE;
 use crate::srq::{create_srq, destroy_srq, modify_srq, post_srq_recv, query_srq};
 use std::ffi::{c_int, c_void};
@@ -21,7 +22,7 @@ type Ptr = *mut c_void;
 
 /// The table of operations for this layout; 0 where we have none.
 pub(crate) fn table(family: Family) -> Vec<usize> {
-    let ours: [(&str, usize); 25] = [
+    let ours: [(&str, usize); 26] = [
         ("query_device_ex", query_device_ex as *const () as usize),
         ("query_port", query_port as *const () as usize),
         ("alloc_pd", alloc_pd as *const () as usize),
@@ -41,6 +42,7 @@ pub(crate) fn table(family: Family) -> Vec<usize> {
         ("poll_cq", poll_cq as *const () as usize),
         ("req_notify_cq", req_notify_cq as *const () as usize),
         ("create_qp", create_qp as *const () as usize),
+        ("create_qp_ex", create_qp_ex as *const () as usize),
         ("modify_qp", modify_qp as *const () as usize),
         ("query_qp", query_qp as *const () as usize),
         ("destroy_qp", destroy_qp as *const () as usize),
@@ -58,7 +60,7 @@ pub(crate) fn table(family: Family) -> Vec<usize> {
         .collect()
 }
 
-fn library() -> &'static Library {
+pub(crate) fn library() -> &'static Library {
     match Library::get() {
         Ok(library) => library,
         // A context exists, so the library was found before.
