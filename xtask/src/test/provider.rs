@@ -37,6 +37,10 @@ pub fn sid() -> Result<()> {
 
 fn with(suite: &str) -> Result<()> {
     let root = root(&Cache::open()?, suite)?;
+    // One test alone does not make cargo build what it starts: it would be missing, or an old one.
+    run(cargo()
+        .args(["build", "--quiet", "--locked", "-p", "tbrdma-provider"])
+        .args(["--lib", "--examples"]))?;
     let mut command = cargo();
     command
         .args(["test", "--quiet", "--locked", "-p", "tbrdma-provider"])
