@@ -36,7 +36,7 @@ const fn some(name: &'static str, package: &'static str, filter: &'static str) -
 }
 
 /// What there is.
-pub const SELECTIONS: [Selection; 9] = [
+pub const SELECTIONS: [Selection; 10] = [
     some("proto-prop", "tbrdma-proto", "prop_"),
     some("proto-sim", "tbrdma-proto", "sim_"),
     Selection {
@@ -48,6 +48,7 @@ pub const SELECTIONS: [Selection; 9] = [
     all("fabric-unit", "tbrdma-fabric"),
     all("cli-unit", "tbrdma-cli"),
     all("verbs-check-unit", "tbrdma-verbs-check"),
+    all("stream-unit", "tbrdma-stream"),
     all("lab-unit", "tbrdma-lab"),
     all("xtask-unit", "xtask"),
     all("scenarios-unit", "tbrdma-scenarios"),
