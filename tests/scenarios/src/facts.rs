@@ -139,6 +139,43 @@ pub fn sockperf(output: &str) -> Result<(Latency, u64)> {
     found().with_context(|| format!("sockperf prints no result:\n{output}"))
 }
 
+/// `key=NUMBER` among words.
+fn word(output: &str, key: &str) -> Option<u64> {
+    output
+        .split_whitespace()
+        .filter_map(|word| word.split_once('='))
+        .find(|(name, _)| *name == key)?
+        .1
+        .parse()
+        .ok()
+}
+
+/// What a ping-pong of bare rings or of a stream device found: latencies, half of a round trip, and the round trips.
+pub fn pingpong(output: &str) -> Result<(Latency, u64)> {
+    let found = || {
+        let latency = Latency {
+            median_us: word(output, "median_ns")? as f64 / 1e3,
+            p99_us: word(output, "p99_ns")? as f64 / 1e3,
+        };
+        let trips = word(output, "trips")?;
+        (trips > 0 && latency.median_us > 0.0).then_some((latency, trips))
+    };
+    found().with_context(|| format!("a ping-pong prints no result:\n{output}"))
+}
+
+/// What bytes sent as fast as can be found, over bare rings or a stream device.
+pub fn blast(output: &str) -> Result<Stream> {
+    let found = || {
+        let bytes = word(output, "bytes").filter(|bytes| *bytes > 0)? as f64;
+        let seconds = word(output, "ns").filter(|ns| *ns > 0)? as f64 / 1e9;
+        Some(Stream {
+            bytes,
+            mib_per_s: bytes / seconds / f64::from(1 << 20),
+        })
+    };
+    found().with_context(|| format!("a stream prints no result:\n{output}"))
+}
+
 /// System calls in the summary of `strace -c`.
 pub fn system_calls(output: &str) -> Result<u64> {
     output
@@ -292,6 +329,19 @@ mod tests {
         assert_eq!((latency.median_us, latency.p99_us), (6.870, 10.164));
         assert_eq!(messages, 56853);
         assert!(sockperf("sockperf: ERROR: Can't connect socket\n").is_err());
+    }
+
+    #[test]
+    fn reads_bare_rings() {
+        let (latency, trips) = pingpong("trips=1140 median_ns=48928 p99_ns=2825202\n").unwrap();
+        assert_eq!((latency.median_us, latency.p99_us), (48.928, 2825.202));
+        assert_eq!(trips, 1140);
+        assert!(pingpong("trips=0 median_ns=0 p99_ns=0\n").is_err());
+        let found = blast("bytes=2097152 ns=500000000\n").unwrap();
+        assert_eq!((found.bytes, found.mib_per_s), (2_097_152.0, 4.0));
+        for wrong in ["", "bytes=0 ns=5\n", "bytes=5 ns=0\n"] {
+            assert!(blast(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

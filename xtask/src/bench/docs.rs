@@ -21,6 +21,8 @@ and the counts, which hardly depend on the machine.
 | `tbrdma` | this project, over the cable | perftest |
 | `rxe` | soft-RoCE (`rdma_rxe`) on `thunderbolt_net`, over the same cable | perftest |
 | `tcp` | TCP on `thunderbolt_net`, over the same cable | iperf3 (bandwidth), sockperf ping-pong (latency) |
+| `tbstream` | the kernel's own stream device (`thunderbolt_stream`), over the same cable | `tests/stream` |
+| `raw` | a pair of bare DMA rings and nothing on top of them, over the same cable: the limit | `tests/rawring` |
 | `tbrdma-loop` | this project with `loopback=1`, in one host without a cable | perftest |
 | `rxe-loop` | soft-RoCE on a `dummy` interface, in one host | perftest |
 
@@ -33,6 +35,9 @@ and the counts, which hardly depend on the machine.
   them. perftest has no events for WRITE latency. sockperf blocks in `recvfrom`; it has no messages below 14 bytes.
 - Bandwidth goes from the client to the server (READ: the other way); \"both ways\" is the sum of both directions at once. iperf3
   writes at most 1 MiB at a time, so at 4 MiB it is measured with that.
+- `tbstream` has rings of 1024 frames, as tbrdma and `raw`, and its `busy_poll` is on; its programs block in `read`.
+- `raw` runs in the kernel at both ends, which poll without a pause, send no copies, acknowledgements or credits, and let the
+  rings' end-to-end flow control slow them down. Its frames carry 4096 bytes whatever the size of messages that others send.
 - The message rate is that of 64-byte writes, posted in lists of 64.
 - How many messages a run has follows from a short calibration of each candidate. It is the same in all repetitions.
 ";

@@ -121,12 +121,12 @@ impl Results {
         let mut table = Table::new(["wanted", "limit", "found", ""]);
         let mut any = false;
         for target in &TARGETS {
-            let Some(found) = (target.find)(self) else {
+            let Some(found) = target.find(self) else {
                 continue;
             };
             any = true;
             table.row([
-                target.what.to_owned(),
+                target.what(),
                 target.limit.to_string(),
                 number(found),
                 if target.limit.holds(found) {

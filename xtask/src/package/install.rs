@@ -14,6 +14,8 @@ use tbrdma_lab::command::describe;
 pub struct Root<'a> {
     dir: &'a Path,
     network: bool,
+    /// A folder of this machine that is seen at `/mnt`.
+    shared: Option<&'a Path>,
 }
 
 impl<'a> Root<'a> {
@@ -28,7 +30,19 @@ impl<'a> Root<'a> {
             "{} is no Debian root file system: it has no apt-get",
             dir.display()
         );
-        Ok(Self { dir, network })
+        Ok(Self {
+            dir,
+            network,
+            shared: None,
+        })
+    }
+
+    /// Commands will see `folder` at `/mnt`.
+    pub fn sharing(self, folder: &'a Path) -> Self {
+        Self {
+            shared: Some(folder),
+            ..self
+        }
     }
 
     /// Runs a shell script there, without a home directory, and returns what it printed to both outputs.
@@ -46,11 +60,13 @@ impl<'a> Root<'a> {
             .args(["sh", "-ec"])
             .arg(
                 "mount -t proc proc \"$0/proc\"; mount -t devpts devpts \"$0/dev/pts\"; \
+                 [ -z \"$2\" ] || mount --bind \"$2\" \"$0/mnt\"; \
                  exec chroot \"$0\" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
                  DEBIAN_FRONTEND=noninteractive sh -ec \"$1\" 2>&1",
             )
             .arg(self.dir)
-            .arg(script);
+            .arg(script)
+            .arg(self.shared.unwrap_or(Path::new("")));
         let out = command
             .output()
             .with_context(|| format!("cannot run {}", describe(&command)))?;
