@@ -60,6 +60,18 @@ impl Completions {
 
     /// Takes the oldest completion.
     pub(crate) fn take(&mut self) -> Option<CqEntry> {
+        self.skip_forgotten();
+        if self.queue.producer() == self.next {
+            return None;
+        }
+        let entry = self.queue.read(self.next, 0);
+        self.next = self.next.wrapping_add(1);
+        self.empty = 0;
+        Some(entry)
+    }
+
+    /// Passes by completions of QPs that are gone, if they are the oldest.
+    fn skip_forgotten(&mut self) {
         while self.queue.producer() != self.next {
             let entry: CqEntry = self.queue.read(self.next, 0);
             self.next = self.next.wrapping_add(1);
@@ -226,6 +238,42 @@ pub(crate) unsafe extern "C" fn create_cq(
             })
         }
     })
+/// Nobody takes completions meanwhile; those that wait are in the new queue, at the same indices.
+pub(crate) unsafe extern "C" fn resize_cq(cq: *mut Cq, entries: c_int) -> c_int {
+    const RESPONSE: usize = sizes::RESIZE_CQ_RESP + size_of::<QueueResp>();
+    let mut command = Buffer::<{ sizes::RESIZE_CQ }>::new();
+    let mut response = Buffer::<RESPONSE>::new();
+    // SAFETY: see the module's common ground.
+    let mut state = unsafe { OurCq::of(cq) }.lock();
+    // Completions of a QP that is gone do not count.
+    state.skip_forgotten();
+    state.give_back();
+    // SAFETY: see the module's common ground; buffers of the sizes told.
+    let failed = unsafe {
+        (functions().resize_cq)(
+            cq.cast(),
+            entries,
+            command.as_mut_ptr(),
+            sizes::RESIZE_CQ,
+            response.as_mut_ptr(),
+            RESPONSE,
+        )
+    };
+    if failed != 0 {
+        return failed;
+    }
+    let place: QueueResp = response.get(sizes::RESIZE_CQ_RESP);
+    // SAFETY: an open context.
+    match Queue::map(unsafe { (*(*cq).context).cmd_fd }, &place) {
+        Ok(queue) => {
+            state.queue = queue;
+            0
+        }
+        // The old queue says that it is of no use any more, and so will polling.
+        Err(error) => error,
+    }
+}
+
 }
 
 pub(crate) unsafe extern "C" fn destroy_cq(cq: Ptr) -> c_int {
@@ -317,6 +365,9 @@ mod tests {
         add(5, 11);
         let rest: Vec<u64> = std::iter::from_fn(|| taken.take())
             .map(|entry| entry.wr_id)
+        add(6, 12);
+        taken.forget(12);
+        taken.skip_forgotten();
             .collect();
         assert_eq!(rest, [3, 5]);
         taken.give_back();

@@ -82,6 +82,7 @@ functions! {
     modify_srq = c"ibv_cmd_modify_srq": fn(Ptr, Ptr, c_int, Ptr, usize) -> c_int;
     query_srq = c"ibv_cmd_query_srq": fn(Ptr, Ptr, Ptr, usize) -> c_int;
     destroy_srq = c"ibv_cmd_destroy_srq": fn(Ptr) -> c_int;
+    resize_cq = c"ibv_cmd_resize_cq": fn(Ptr, c_int, Ptr, usize, Ptr, usize) -> c_int;
     create_ah = c"ibv_cmd_create_ah": fn(Ptr, Ptr, Ptr, Ptr, usize) -> c_int;
     destroy_ah = c"ibv_cmd_destroy_ah": fn(Ptr) -> c_int;
     create_qp = c"ibv_cmd_create_qp": fn(Ptr, Ptr, Ptr, Ptr, usize, Ptr, usize) -> c_int;

@@ -6,7 +6,7 @@
 
 use crate::abi::{sizes, Buffer, MR_SIZE, PD_SIZE};
 use crate::ah::{create_ah, destroy_ah};
-use crate::cq::{create_cq, destroy_cq, poll_cq, req_notify_cq};
+use crate::cq::{create_cq, destroy_cq, poll_cq, req_notify_cq, resize_cq};
 use crate::cq_ex::create_cq_ex;
 use crate::driver::{set_errno, Context};
 use crate::layout::Family;
@@ -41,6 +41,7 @@ pub(crate) fn table(family: Family) -> Vec<usize> {
         ("destroy_cq", destroy_cq as *const () as usize),
         ("poll_cq", poll_cq as *const () as usize),
         ("req_notify_cq", req_notify_cq as *const () as usize),
+        ("resize_cq", resize_cq as *const () as usize),
         ("create_qp", create_qp as *const () as usize),
         ("create_qp_ex", create_qp_ex as *const () as usize),
         ("modify_qp", modify_qp as *const () as usize),

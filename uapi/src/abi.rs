@@ -34,8 +34,9 @@ const _: () = {
     assert!(offset_of!(AllocUcontextResp, reserved) == 12);
 };
 
-/// Where a queue is mapped: what the kernel adds to the responses of `create_cq`, and to that of
-/// `create_qp` twice, the send queue first.
+/// Where a queue is mapped: what the kernel adds to the responses of `create_cq` and `resize_cq`,
+/// and to that of `create_qp` twice, the send queue first. A queue that was resized goes on with the
+/// indices that it had.
 ///
 /// A queue is one range of shared memory: a head of [`queue::HEAD_LEN`] bytes and `entries` places
 /// of `stride` bytes. Indices count for ever and wrap at 2^32; the place of index `i` is
@@ -100,6 +101,8 @@ pub mod queue {
     pub const DEAD_OVERRUN: u32 = 1;
     /// [`DEAD`]: the device is gone.
     pub const DEAD_DEVICE: u32 = 2;
+    /// [`DEAD`]: the queue was resized, and is now where that call's response says.
+    pub const DEAD_MOVED: u32 = 3;
 }
 
 /// A scatter/gather element in a queue; the same as `struct ibv_sge`.

@@ -2,6 +2,7 @@
 //! Memory that work requests name: pinned memory of a user, and that of the kernel.
 
 use super::device::IbDevice;
+use crate::errno::not_supported;
 use crate::sys;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};

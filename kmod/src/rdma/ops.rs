@@ -27,7 +27,7 @@ use crate::verbs::{
 use core::mem::size_of;
 use core::ptr::{self, NonNull};
 use kernel::error::from_result;
-use kernel::ffi::c_int;
+use kernel::ffi::{c_int, c_uint};
 use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
 
@@ -94,6 +94,7 @@ pub(super) fn table(owner: *mut sys::module, driver_id: u32) -> sys::ib_device_o
         dealloc_pd: Some(dealloc_pd),
         create_cq: Some(create_cq),
         destroy_cq: Some(destroy_cq),
+        resize_user_cq: Some(resize_cq),
         poll_cq: Some(poll_cq),
         req_notify_cq: Some(req_notify_cq),
         create_qp: Some(create_qp),
@@ -414,6 +415,22 @@ unsafe extern "C" fn destroy_cq(cq: *mut sys::ib_cq, _udata: *mut sys::ib_udata)
 
 unsafe extern "C" fn poll_cq(cq: *mut sys::ib_cq, num: c_int, wc: *mut sys::ib_wc) -> c_int {
     // SAFETY: see the module's common ground.
+unsafe extern "C" fn resize_cq(
+    cq: *mut sys::ib_cq,
+    entries: c_uint,
+    udata: *mut sys::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: see the module's common ground; a structure of `uapi`.
+        unsafe {
+            let queue = cq_of(cq);
+            queue.resize(entries, Owner::new(udata), |place| respond(udata, place))?;
+            (*cq).cqe = queue.entries() as c_int;
+        }
+        Ok(0)
+    })
+}
+
     let queue = unsafe { cq_of(cq) };
     if queue.is_user() {
         // A process takes its completions by itself; it calls when there are none.

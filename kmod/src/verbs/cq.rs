@@ -2,6 +2,7 @@
 //! Completion queues.
 
 use super::{Hca, LIMITS};
+use crate::errno::not_supported;
 use crate::rdma::event::{CoreCq, CoreQp};
 use crate::rdma::gate::Gate;
 use crate::rdma::queue::{full_barrier, Owner, Queue};
@@ -349,6 +350,45 @@ impl Cq {
         *len > 0
     }
 
+    /// Makes room for at least `entries` completions. Those that wait move along, and so does a
+    /// request for an event. `tell` tells the process where the new queue is; it does not use the
+    /// old one meanwhile.
+    ///
+    /// EINVAL: too small for those that wait, or more than the device has; EOPNOTSUPP: the queue is
+    /// the kernel's own; EIO: it is of no use any more.
+    pub(crate) fn resize(
+        &self,
+        entries: u32,
+        owner: Owner<'_>,
+        tell: impl FnOnce(&QueueResp) -> Result,
+    ) -> Result {
+        if entries == 0 || entries > LIMITS.cqes {
+            return Err(EINVAL);
+        }
+        if !self.user {
+            return Err(not_supported());
+        }
+        let mut fresh = Queue::new(owner, entries, size_of::<CqEntry>())?;
+        tell(&fresh.response())?;
+        let moved = {
+            let mut state = self.state.lock();
+            let dead = state.overrun;
+            match &mut state.ring {
+                _ if dead => Err(EIO),
+                Ring::User { queue, producer } => {
+                    move_entries(queue, &fresh, *producer).map(|()| {
+                        core::mem::swap(queue, &mut fresh);
+                        fresh.set_dead(layout::DEAD_MOVED);
+                    })
+                }
+                _ => Err(EINVAL),
+            }
+        };
+        // The old queue, or the new one if it is not used, is freed where sleeping is allowed.
+        drop(fresh);
+        moved
+    }
+
     /// Takes out the completions of a QP that is going away. In a user's queue the provider does.
     pub(crate) fn forget(&self, qp: CoreQp) {
         let mut state = self.state.lock();
@@ -376,6 +416,25 @@ impl Cq {
         }
         drop(ring);
     }
+}
+
+/// Copies what waits in `old`, and whether an event is wanted. EINVAL: it does not fit.
+fn move_entries(old: &Queue, new: &Queue, producer: u32) -> Result {
+    let consumer = old.consumer();
+    let waiting = producer.wrapping_sub(consumer);
+    if waiting > old.entries() || waiting > new.entries() {
+        return Err(EINVAL);
+    }
+    for n in 0..waiting {
+        let mut entry = [CqEntry::default()];
+        let index = consumer.wrapping_add(n);
+        old.read(index, 0, &mut entry)?;
+        new.write(index, 0, &entry)?;
+    }
+    new.set_consumer(consumer);
+    new.flag().store(old.flag().load(Relaxed), Relaxed);
+    new.set_producer(producer);
+    Ok(())
 }
 
 #[pinned_drop]
