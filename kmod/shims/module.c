@@ -3,3 +3,4 @@
 #include <linux/module.h>
 
 MODULE_VERSION(TBRDMA_VERSION);
+MODULE_IMPORT_NS("DMA_BUF");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* What Rust cannot call: inline functions and macros of the RDMA core. No logic. */
+#include <linux/dma-buf.h>
 #include <linux/highmem.h>
 #include <linux/random.h>
 #include <linux/slab.h>
@@ -49,6 +50,17 @@ size_t tbrdma_umem_pages(struct ib_umem *umem, void **addresses, size_t max)
 		n++;
 	}
 	return n;
+}
+
+/* How Rust sees the direction differs between kernels. */
+int tbrdma_dmabuf_begin(struct dma_buf *buf)
+{
+	return dma_buf_begin_cpu_access(buf, DMA_BIDIRECTIONAL);
+}
+
+void tbrdma_dmabuf_end(struct dma_buf *buf)
+{
+	dma_buf_end_cpu_access(buf, DMA_BIDIRECTIONAL);
 }
 
 u32 tbrdma_random(void)

@@ -4,6 +4,7 @@
 
 #include <linux/types.h>
 
+struct dma_buf;
 struct ib_device;
 struct ib_udata;
 struct ib_umem;
@@ -16,6 +17,8 @@ void tbrdma_keep_name(struct ib_device *dev);
 int tbrdma_copy_to_udata(struct ib_udata *udata, const void *src, size_t len);
 struct ib_umem *tbrdma_umem_get(struct ib_device *dev, unsigned long addr, size_t len, int access);
 size_t tbrdma_umem_pages(struct ib_umem *umem, void **addresses, size_t max);
+int tbrdma_dmabuf_begin(struct dma_buf *buf);
+void tbrdma_dmabuf_end(struct dma_buf *buf);
 u32 tbrdma_random(void);
 void tbrdma_full_barrier(void);
 void tbrdma_cq_notify(struct ib_cq *cq);

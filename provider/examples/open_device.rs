@@ -75,7 +75,8 @@ libibverbs! {
     ibv_query_qp: fn(Ptr, Ptr, c_int, Ptr) -> c_int;
     ibv_modify_qp: fn(Ptr, Ptr, c_int) -> c_int;
     ibv_create_srq: fn(Ptr, Ptr) -> Ptr;
-    ibv_resize_cq: fn(Ptr, c_int) -> c_int;
+    ibv_rereg_mr: fn(Ptr, c_int, Ptr, Ptr, usize, c_int) -> c_int;
+    ibv_reg_dmabuf_mr: fn(Ptr, u64, usize, u64, c_int, c_int) -> Ptr;
 }
 
 fn main() -> ExitCode {
@@ -240,8 +241,13 @@ unsafe fn control(library: &Libibverbs, context: Ptr) -> Result<(), String> {
         let unsupported = |error| error == libc::EOPNOTSUPP || error == libc::ENOSYS;
         let srq = (library.ibv_create_srq)(pd, nothing);
         told("create_srq is refused", refused(srq))?;
-        let resized = (library.ibv_resize_cq)(cq, 32);
-        told("no resize_cq", unsupported(resized))?;
+        let rereg = (library.ibv_rereg_mr)(mr, 4, none, none, 0, 7);
+        told("rereg_mr", rereg == 0)?;
+        // Not on a null device: it takes commands by ioctl only.
+        let dmabuf = (library.ibv_reg_dmabuf_mr)(pd, 0, 4096, 0, 0, 7);
+        let error = std::io::Error::last_os_error().raw_os_error();
+        let asked = dmabuf.is_null() && error != Some(libc::EOPNOTSUPP);
+        told("reg_dmabuf_mr asks the kernel", asked)?;
         told("dereg_mr", (library.ibv_dereg_mr)(mr) == 0)?;
         told("dealloc_pd", (library.ibv_dealloc_pd)(pd) == 0)
     }

@@ -75,6 +75,10 @@ functions! {
     reg_mr = c"ibv_cmd_reg_mr":
         fn(Ptr, Ptr, usize, u64, c_int, Ptr, Ptr, usize, Ptr, usize) -> c_int;
     dereg_mr = c"ibv_cmd_dereg_mr": fn(Ptr) -> c_int;
+    rereg_mr = c"ibv_cmd_rereg_mr":
+        fn(Ptr, u32, Ptr, usize, u64, c_int, Ptr, Ptr, usize, Ptr, usize) -> c_int;
+    reg_dmabuf_mr = c"ibv_cmd_reg_dmabuf_mr":
+        fn(Ptr, u64, usize, u64, c_int, c_int, Ptr, Ptr) -> c_int;
     create_cq = c"ibv_cmd_create_cq":
         fn(Ptr, c_int, Ptr, c_int, Ptr, Ptr, usize, Ptr, usize) -> c_int;
     destroy_cq = c"ibv_cmd_destroy_cq": fn(Ptr) -> c_int;

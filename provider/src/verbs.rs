@@ -11,6 +11,7 @@ use crate::cq_ex::create_cq_ex;
 use crate::driver::{set_errno, Context};
 use crate::layout::Family;
 use crate::library::{Functions, Library};
+use crate::mr::{dereg_mr, reg_dmabuf_mr, reg_mr, rereg_mr};
 use crate::qp::{create_qp, destroy_qp, modify_qp, post_recv, post_send};
 use crate::qp_ex::create_qp_ex;
 use crate::queue::NONSENSE;
@@ -28,6 +29,8 @@ pub(crate) fn table(family: Family) -> Vec<usize> {
         ("alloc_pd", alloc_pd as *const () as usize),
         ("dealloc_pd", dealloc_pd as *const () as usize),
         ("reg_mr", reg_mr as *const () as usize),
+        ("reg_dmabuf_mr", reg_dmabuf_mr as *const () as usize),
+        ("rereg_mr", rereg_mr as *const () as usize),
         ("dereg_mr", dereg_mr as *const () as usize),
         ("create_srq", create_srq as *const () as usize),
         ("modify_srq", modify_srq as *const () as usize),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory that work requests name: pinned memory of a user, and that of the kernel.
+//! Memory that work requests name: pinned memory of a user, dma-bufs, and that of the kernel.
 
 use super::device::IbDevice;
 use crate::errno::not_supported;
@@ -23,6 +23,31 @@ struct Pages {
 
 /// A range of a user's memory, pinned (`ib_umem`).
 ///
+/// Changes the 8 bytes at `at` at once, and tells what was there before; `change` gives what comes
+/// there, if anything does. EINVAL: not an address that is a multiple of 8.
+///
+/// # Safety
+///
+/// `at` points at 8 bytes of memory that may be written as atomically as this processor can. Others
+/// may access them in any way meanwhile, as in a race on their own memory.
+unsafe fn change_at(at: *mut u8, change: impl Fn(u64) -> Option<u64>) -> Result<u64> {
+    if at.addr() % 8 != 0 {
+        return Err(EINVAL);
+    }
+    // SAFETY: as required, and aligned.
+    let word = unsafe { Atomic::<u64>::from_ptr(at.cast()) };
+    let mut seen = word.load(Relaxed);
+    loop {
+        let Some(new) = change(seen) else {
+            return Ok(seen);
+        };
+        match word.cmpxchg(seen, new, Full) {
+            Ok(_) => return Ok(seen),
+            Err(now) => seen = now,
+        }
+    }
+}
+
 /// The pages are given back by [`release`](Self::release), in process context; dropping it without
 /// that would leak them, so that a bug cannot turn into a use after free.
 pub(crate) struct Pinned {
@@ -138,18 +163,48 @@ impl Pinned {
                 place = Some(at);
             }
         })?;
-        let at = place.filter(|at| at.addr() % 8 == 0).ok_or(EINVAL)?;
-        // SAFETY: 8 bytes of a pinned page, aligned. The user's process may access them in any way
-        // meanwhile, as in a race on its own memory.
-        let word = unsafe { Atomic::<u64>::from_ptr(at.cast()) };
-        let mut seen = word.load(Relaxed);
-        loop {
-            let Some(new) = change(seen) else {
-                return Ok(seen);
-            };
-            match word.cmpxchg(seen, new, Full) {
-                Ok(_) => return Ok(seen),
-                Err(now) => seen = now,
+        // SAFETY: 8 bytes of a pinned page, which the user's process may access, too.
+        unsafe { change_at(place.ok_or(EINVAL)?, change) }
+    }
+}
+
+/// A part of a dma-buf, mapped for this processor, which keeps it where it is.
+///
+/// As with [`Pinned`], it is given back by [`release`](Self::release).
+pub(crate) struct DmaBuf {
+    mapping: UnsafeCell<Option<Mapping>>,
+}
+
+struct Mapping {
+    buf: NonNull<sys::dma_buf>,
+    map: sys::iosys_map,
+    /// Kernel address of the part's first byte.
+    base: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the mapping may be used from any thread, and given back in any process.
+unsafe impl Send for DmaBuf {}
+// SAFETY: `mapping` only changes in `release`, whose caller guarantees that nobody else uses `self`.
+unsafe impl Sync for DmaBuf {}
+
+impl DmaBuf {
+    /// Maps `length` bytes, from `offset` on, of what the calling process has open as `fd`. Sleeps.
+    ///
+    /// EBADF, EINVAL: it is not a dma-buf, or it is too short; EOPNOTSUPP: its memory is not such
+    /// that this processor can access it like any other.
+    pub(crate) fn new(fd: c_int, offset: usize, length: usize) -> Result<Self> {
+        // SAFETY: no preconditions.
+        let buf = from_err_ptr(unsafe { sys::dma_buf_get(fd) })?;
+        let buf = NonNull::new(buf).ok_or(EINVAL)?;
+        match Self::map(buf, offset, length) {
+            Ok(mapping) => Ok(Self {
+                mapping: UnsafeCell::new(Some(mapping)),
+            }),
+            Err(error) => {
+                // SAFETY: the reference of `dma_buf_get`.
+                unsafe { sys::dma_buf_put(buf.as_ptr()) };
+                Err(error)
             }
         }
     }
@@ -178,6 +233,93 @@ impl KernelMemory {
 
     /// Copies bytes to an address.
     pub(crate) fn write(&self, addr: usize, from: &[u8]) -> Result {
+
+    fn map(buf: NonNull<sys::dma_buf>, offset: usize, length: usize) -> Result<Mapping> {
+        let raw = buf.as_ptr();
+        // SAFETY: a dma-buf that is held; its operations and its size do not change.
+        let (size, can_map) = unsafe { ((*raw).size, (*(*raw).ops).vmap.is_some()) };
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Err(EINVAL);
+        }
+        if !can_map {
+            return Err(not_supported());
+        }
+        let mut map = sys::iosys_map::default();
+        // SAFETY: as above; without a lock of the buffer held.
+        to_result(unsafe { sys::dma_buf_vmap_unlocked(raw, &mut map) })?;
+        let begun = if map.is_iomem {
+            Err(not_supported())
+        } else {
+            // SAFETY: as above. The bytes are this processor's until `release`.
+            to_result(unsafe { sys::tbrdma_dmabuf_begin(raw) })
+        };
+        if let Err(error) = begun {
+            // SAFETY: mapped above.
+            unsafe { sys::dma_buf_vunmap_unlocked(raw, &mut map) };
+            return Err(error);
+        }
+        // SAFETY: not I/O memory, so this member of the union is the valid one; the part lies
+        // within the buffer.
+        let base = unsafe { map.__bindgen_anon_1.vaddr.cast::<u8>().add(offset) };
+        Ok(Mapping {
+            buf,
+            map,
+            base,
+            length,
+        })
+    }
+
+    /// Gives the buffer back. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else uses `self` during this call.
+    pub(crate) unsafe fn release(&self) {
+        // SAFETY: exclusive by the caller's guarantee.
+        if let Some(mut mapping) = unsafe { &mut *self.mapping.get() }.take() {
+            let raw = mapping.buf.as_ptr();
+            // SAFETY: held and mapped by `new`; last use.
+            unsafe {
+                sys::tbrdma_dmabuf_end(raw);
+                sys::dma_buf_vunmap_unlocked(raw, &mut mapping.map);
+                sys::dma_buf_put(raw);
+            }
+        }
+    }
+
+    /// Address of `len` bytes at `offset`.
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        // SAFETY: only `release` writes, and its caller guarantees that we do not run then.
+        let mapping = unsafe { &*self.mapping.get() }.as_ref().ok_or(EFAULT)?;
+        let end = offset.checked_add(len).ok_or(EFAULT)?;
+        if end > mapping.length {
+            return Err(EFAULT);
+        }
+        Ok(mapping.base.wrapping_add(offset))
+    }
+
+    /// Copies bytes out of it.
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result {
+        let from = self.at(offset, to.len())?;
+        // SAFETY: that many mapped bytes. Others may write to them meanwhile, which can only make
+        // them arbitrary, as with `Pinned`.
+        unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into it.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result {
+        let to = self.at(offset, from.len())?;
+        // SAFETY: as in `read`, the other way.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+
+    /// As [`Pinned::atomic`].
+    pub(crate) fn atomic(&self, offset: usize, change: impl Fn(u64) -> Option<u64>) -> Result<u64> {
+        // SAFETY: 8 mapped bytes of memory, not of a device.
+        unsafe { change_at(self.at(offset, 8)?, change) }
+    }
         // SAFETY: by the promise of `new`.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), addr as *mut u8, from.len()) };
         Ok(())

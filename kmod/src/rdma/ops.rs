@@ -113,6 +113,8 @@ pub(super) fn table(owner: *mut sys::module, driver_id: u32) -> sys::ib_device_o
         destroy_ah: Some(destroy_ah),
         get_dma_mr: Some(get_dma_mr),
         reg_user_mr: Some(reg_user_mr),
+        reg_user_mr_dmabuf: Some(reg_user_mr_dmabuf),
+        rereg_user_mr: Some(rereg_user_mr),
         dereg_mr: Some(dereg_mr),
         size_ib_ucontext: size_of::<Ucontext>(),
         size_ib_pd: size_of::<Pd>(),
@@ -1032,14 +1034,32 @@ unsafe extern "C" fn reg_user_mr(
             return Err(not_supported());
         }
         let access = Access::from_raw(access as u32)?;
-        let mr = Mr::register(hca, pd_number, start, length, virt, access)?;
-        let object = mr_object(mr)?;
-        // SAFETY: made just now.
-        unsafe {
-            (*object).iova = virt;
-            (*object).length = length;
+        mr_object(Mr::register(hca, pd_number, start, length, virt, access)?)
+    };
+    match register() {
+        Ok(mr) => mr,
+        Err(error) => error.to_ptr(),
+    }
+}
+
+unsafe extern "C" fn reg_user_mr_dmabuf(
+    pd: *mut sys::ib_pd,
+    offset: u64,
+    length: u64,
+    virt: u64,
+    fd: c_int,
+    access: c_int,
+    dmah: *mut sys::ib_dmah,
+    _attrs: *mut sys::uverbs_attr_bundle,
+) -> *mut sys::ib_mr {
+    let register = || -> Result<*mut sys::ib_mr> {
+        // SAFETY: see the module's common ground.
+        let (hca, pd) = unsafe { (hca((*pd).device), (*pd.cast::<Pd>()).number) };
+        if !dmah.is_null() {
+            return Err(not_supported());
         }
-        Ok(object)
+        let access = Access::from_raw(access as u32)?;
+        mr_object(Mr::of_dma_buf(hca, pd, fd, (offset, length), virt, access)?)
     };
     match register() {
         Ok(mr) => mr,

@@ -5,7 +5,7 @@ use super::{Hca, LIMITS};
 use crate::errno::not_supported;
 use crate::proto::rc::{AtomicOp, ATOMIC_LEN};
 use crate::rdma::gate::Gate;
-use crate::rdma::memory::{KernelMemory, Pinned};
+use crate::rdma::memory::{DmaBuf, KernelMemory, Pinned};
 use crate::rdma::Sge;
 use crate::sys;
 use kernel::prelude::*;
@@ -77,6 +77,8 @@ impl Memory {
         }
     }
 
+    /// A part of a dma-buf.
+    DmaBuf(DmaBuf),
     fn write(&self, offset: usize, from: &[u8]) -> Result {
         match self {
             Self::User(pinned) => pinned.write(offset, from),
@@ -85,6 +87,7 @@ impl Memory {
     }
 
     fn atomic(&self, offset: usize, change: impl Fn(u64) -> Option<u64>) -> Result<u64> {
+            Self::DmaBuf(buf) => buf.read(offset, to),
         match self {
             Self::User(pinned) => pinned.atomic(offset, change),
             // Peers are never let there.
@@ -92,6 +95,7 @@ impl Memory {
         }
     }
 }
+            Self::DmaBuf(buf) => buf.write(offset, from),
 
 /// A registered range of memory.
 #[pin_data(PinnedDrop)]
@@ -99,6 +103,7 @@ pub(crate) struct Mr {
     hca: Arc<Hca>,
     pd: u32,
     key: u32,
+            Self::DmaBuf(buf) => buf.atomic(offset, change),
     /// Address of the first byte as work requests name it.
     virt: u64,
     length: u64,
@@ -143,6 +148,66 @@ impl Mr {
         hca: ArcBorrow<'_, Hca>,
         pd: u32,
         virt: u64,
+    /// `length` bytes of the dma-buf that the calling process has open as `fd`, from `offset` on.
+    ///
+    /// EOPNOTSUPP: this processor cannot access its memory.
+    pub(crate) fn of_dma_buf(
+        hca: ArcBorrow<'_, Hca>,
+        pd: u32,
+        fd: c_int,
+        (offset, length): (u64, u64),
+        virt: u64,
+        access: Access,
+    ) -> Result<Arc<Self>> {
+        if length == 0 || virt.checked_add(length).is_none() {
+            return Err(EINVAL);
+        }
+        let offset = usize::try_from(offset).map_err(|_| EINVAL)?;
+        let size = usize::try_from(length).map_err(|_| EINVAL)?;
+        let memory = DmaBuf::new(fd, offset, size)?;
+        Self::new(hca, pd, virt, length, access, Memory::DmaBuf(memory))
+    }
+
+    /// Registers the same memory, or other of the calling process (`place`: start, length, address
+    /// for work requests), with other rights. The region changes, unless that cannot be: then there
+    /// is a new one with another key, and this one goes on until the caller ends it. If it fails
+    /// nothing has changed.
+    ///
+    /// EINVAL: the memory is not one that could be registered anew.
+    pub(crate) fn reregister(
+        &self,
+        pd: u32,
+        access: Option<Access>,
+        place: Option<(u64, u64, u64)>,
+    ) -> Result<Option<Arc<Self>>> {
+        let access = match access {
+            Some(access) => access,
+            None => self.access(),
+        };
+        let (start, length, virt) = match (place, &self.memory) {
+            (Some(place), _) => place,
+            // What was pinned for reading may be memory that nobody may write.
+            (None, Memory::User(pinned)) if access.writes() && !pinned.writable() => {
+                (pinned.start(), self.length, self.virt)
+            }
+            (None, Memory::Kernel(_)) => return Err(EINVAL),
+            (None, _) => {
+                self.rights.store(rights(pd, access), Relaxed);
+                return Ok(None);
+            }
+        };
+        Self::register(self.hca.as_arc_borrow(), pd, start, length, virt, access).map(Some)
+    }
+
+    fn access(&self) -> Access {
+        Access::of_known(self.rights.load(Relaxed) as u32)
+    }
+
+    /// Address of the first byte as work requests name it, and bytes.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.virt, self.length)
+    }
+
         length: u64,
         access: Access,
         memory: Memory,
@@ -186,10 +251,14 @@ impl Mr {
     }
 
     fn give_back(&self) {
-        if let Memory::User(pinned) = &self.memory {
-            // SAFETY: every access is made inside the gate, which is closed; or nobody knows of
-            // the region yet (`drop`).
-            unsafe { pinned.release() };
+        // SAFETY: every access is made inside the gate, which is closed; or nobody knows of the
+        // region yet (`drop`).
+        unsafe {
+            match &self.memory {
+                Memory::User(pinned) => pinned.release(),
+                Memory::DmaBuf(buf) => buf.release(),
+                Memory::Kernel(_) => {}
+            }
         }
     }
 

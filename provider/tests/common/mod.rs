@@ -134,7 +134,7 @@ impl Outcome {
                       ok query_device\nok query_port\nok alloc_pd\nok reg_mr\nok create_cq is refused\n\
                       ok create_qp is refused\nok create_qp_ex is refused\n\
                       ok create_qp_ex knows what it has not\nok query_qp\nok modify_qp\n\
-                      ok create_srq is refused\nok no resize_cq\n\
+                      ok create_srq is refused\nok rereg_mr\nok reg_dmabuf_mr asks the kernel\n\
                       ok dereg_mr\nok dealloc_pd\nok close\n";
         assert_eq!(self.out, wanted, "{self}");
     }
