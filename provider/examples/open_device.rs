@@ -238,7 +238,6 @@ unsafe fn control(library: &Libibverbs, context: Ptr) -> Result<(), String> {
         room = [0; 4096];
         let nothing = room.as_mut_ptr().cast();
         told("modify_qp", (library.ibv_modify_qp)(qp, nothing, 1) == 0)?;
-        let unsupported = |error| error == libc::EOPNOTSUPP || error == libc::ENOSYS;
         let srq = (library.ibv_create_srq)(pd, nothing);
         told("create_srq is refused", refused(srq))?;
         let rereg = (library.ibv_rereg_mr)(mr, 4, none, none, 0, 7);

@@ -116,12 +116,14 @@ pub(crate) mod sizes {
     pub(crate) const ALLOC_PD_RESP: usize = 4;
     pub(crate) const REG_MR: usize = 8 + 40;
     pub(crate) const REG_MR_RESP: usize = 12;
+    pub(crate) const REREG_MR: usize = 8 + 48;
+    pub(crate) const REREG_MR_RESP: usize = 8;
     pub(crate) const CREATE_CQ: usize = 8 + 32;
     pub(crate) const CREATE_CQ_RESP: usize = 8;
-    pub(crate) const CREATE_SRQ: usize = 8 + 32;
-    pub(crate) const CREATE_SRQ_RESP: usize = 16;
     pub(crate) const RESIZE_CQ: usize = 8 + 16;
     pub(crate) const RESIZE_CQ_RESP: usize = 8;
+    pub(crate) const CREATE_SRQ: usize = 8 + 32;
+    pub(crate) const CREATE_SRQ_RESP: usize = 16;
     pub(crate) const MODIFY_SRQ: usize = 8 + 16;
     pub(crate) const QUERY_SRQ: usize = 8 + 16;
     pub(crate) const CREATE_AH_RESP: usize = 4;

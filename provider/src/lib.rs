@@ -22,6 +22,7 @@ mod cq_ex;
 mod driver;
 pub mod layout;
 mod library;
+mod mr;
 mod public;
 mod qp;
 mod qp_ex;

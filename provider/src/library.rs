@@ -39,7 +39,8 @@ type Ptr = *mut c_void;
 
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// Private functions whose signatures have not changed since rdma-core 34.
+        /// Private functions whose signatures have not changed since rdma-core 34, or only by
+        /// arguments at the end.
         pub(crate) struct Functions {
             $(pub(crate) $field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
         }
@@ -74,19 +75,19 @@ functions! {
     dealloc_pd = c"ibv_cmd_dealloc_pd": fn(Ptr) -> c_int;
     reg_mr = c"ibv_cmd_reg_mr":
         fn(Ptr, Ptr, usize, u64, c_int, Ptr, Ptr, usize, Ptr, usize) -> c_int;
-    dereg_mr = c"ibv_cmd_dereg_mr": fn(Ptr) -> c_int;
     rereg_mr = c"ibv_cmd_rereg_mr":
         fn(Ptr, u32, Ptr, usize, u64, c_int, Ptr, Ptr, usize, Ptr, usize) -> c_int;
     reg_dmabuf_mr = c"ibv_cmd_reg_dmabuf_mr":
         fn(Ptr, u64, usize, u64, c_int, c_int, Ptr, Ptr) -> c_int;
+    dereg_mr = c"ibv_cmd_dereg_mr": fn(Ptr) -> c_int;
     create_cq = c"ibv_cmd_create_cq":
         fn(Ptr, c_int, Ptr, c_int, Ptr, Ptr, usize, Ptr, usize) -> c_int;
+    resize_cq = c"ibv_cmd_resize_cq": fn(Ptr, c_int, Ptr, usize, Ptr, usize) -> c_int;
     destroy_cq = c"ibv_cmd_destroy_cq": fn(Ptr) -> c_int;
     create_srq = c"ibv_cmd_create_srq": fn(Ptr, Ptr, Ptr, Ptr, usize, Ptr, usize) -> c_int;
     modify_srq = c"ibv_cmd_modify_srq": fn(Ptr, Ptr, c_int, Ptr, usize) -> c_int;
     query_srq = c"ibv_cmd_query_srq": fn(Ptr, Ptr, Ptr, usize) -> c_int;
     destroy_srq = c"ibv_cmd_destroy_srq": fn(Ptr) -> c_int;
-    resize_cq = c"ibv_cmd_resize_cq": fn(Ptr, c_int, Ptr, usize, Ptr, usize) -> c_int;
     create_ah = c"ibv_cmd_create_ah": fn(Ptr, Ptr, Ptr, Ptr, usize) -> c_int;
     destroy_ah = c"ibv_cmd_destroy_ah": fn(Ptr) -> c_int;
     create_qp = c"ibv_cmd_create_qp": fn(Ptr, Ptr, Ptr, Ptr, usize, Ptr, usize) -> c_int;

@@ -1,10 +1,10 @@
 //! The operations. Those here hand their arguments to libibverbs' command function of the same name;
-//! for the others see `cq` and `qp`.
+//! for the others see `cq`, `mr` and `qp`.
 //!
 //! Common ground of the SAFETY comments: libibverbs calls an operation with valid objects that
 //! came from the operations here, and each object's destroy operation last.
 
-use crate::abi::{sizes, Buffer, MR_SIZE, PD_SIZE};
+use crate::abi::{sizes, Buffer, PD_SIZE};
 use crate::ah::{create_ah, destroy_ah};
 use crate::cq::{create_cq, destroy_cq, poll_cq, req_notify_cq, resize_cq};
 use crate::cq_ex::create_cq_ex;
@@ -23,7 +23,7 @@ type Ptr = *mut c_void;
 
 /// The table of operations for this layout; 0 where we have none.
 pub(crate) fn table(family: Family) -> Vec<usize> {
-    let ours: [(&str, usize); 26] = [
+    let ours: [(&str, usize); 29] = [
         ("query_device_ex", query_device_ex as *const () as usize),
         ("query_port", query_port as *const () as usize),
         ("alloc_pd", alloc_pd as *const () as usize),
@@ -41,10 +41,10 @@ pub(crate) fn table(family: Family) -> Vec<usize> {
         ("destroy_ah", destroy_ah as *const () as usize),
         ("create_cq", create_cq as *const () as usize),
         ("create_cq_ex", create_cq_ex as *const () as usize),
+        ("resize_cq", resize_cq as *const () as usize),
         ("destroy_cq", destroy_cq as *const () as usize),
         ("poll_cq", poll_cq as *const () as usize),
         ("req_notify_cq", req_notify_cq as *const () as usize),
-        ("resize_cq", resize_cq as *const () as usize),
         ("create_qp", create_qp as *const () as usize),
         ("create_qp_ex", create_qp_ex as *const () as usize),
         ("modify_qp", modify_qp as *const () as usize),
@@ -175,33 +175,6 @@ unsafe extern "C" fn alloc_pd(context: Ptr) -> Ptr {
 unsafe extern "C" fn dealloc_pd(pd: Ptr) -> c_int {
     // SAFETY: see the module's common ground.
     unsafe { destroy(pd, functions().dealloc_pd, |_| ()) }
-}
-
-unsafe extern "C" fn reg_mr(pd: Ptr, addr: Ptr, length: usize, virt: u64, access: c_int) -> Ptr {
-    let mut command = Buffer::<{ sizes::REG_MR }>::new();
-    let mut response = Buffer::<{ sizes::REG_MR_RESP }>::new();
-    object(MR_SIZE, |mr| {
-        // SAFETY: see the module's common ground; buffers of the sizes told.
-        unsafe {
-            (functions().reg_mr)(
-                pd,
-                addr,
-                length,
-                virt,
-                access,
-                mr,
-                command.as_mut_ptr(),
-                sizes::REG_MR,
-                response.as_mut_ptr(),
-                sizes::REG_MR_RESP,
-            )
-        }
-    })
-}
-
-unsafe extern "C" fn dereg_mr(mr: Ptr) -> c_int {
-    // SAFETY: see the module's common ground.
-    unsafe { destroy(mr, functions().dereg_mr, |_| ()) }
 }
 
 unsafe extern "C" fn query_qp(qp: Ptr, attr: Ptr, mask: c_int, init: Ptr) -> c_int {

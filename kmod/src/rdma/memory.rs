@@ -4,9 +4,11 @@
 use super::device::IbDevice;
 use crate::errno::not_supported;
 use crate::sys;
+use crate::verbs::mr::Access;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
-use kernel::error::from_err_ptr;
+use kernel::error::{from_err_ptr, to_result};
+use kernel::ffi::c_int;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
@@ -21,8 +23,6 @@ struct Pages {
     length: usize,
 }
 
-/// A range of a user's memory, pinned (`ib_umem`).
-///
 /// Changes the 8 bytes at `at` at once, and tells what was there before; `change` gives what comes
 /// there, if anything does. EINVAL: not an address that is a multiple of 8.
 ///
@@ -48,10 +48,16 @@ unsafe fn change_at(at: *mut u8, change: impl Fn(u64) -> Option<u64>) -> Result<
     }
 }
 
+/// A range of a user's memory, pinned (`ib_umem`).
+///
 /// The pages are given back by [`release`](Self::release), in process context; dropping it without
 /// that would leak them, so that a bug cannot turn into a use after free.
 pub(crate) struct Pinned {
     pages: UnsafeCell<Option<Pages>>,
+    /// Address of the first byte in the process.
+    start: u64,
+    /// Pinned to be written, too.
+    writable: bool,
 }
 
 // SAFETY: the page addresses are those of the kernel's direct map, usable from any thread, and
@@ -61,9 +67,16 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Pins `length` bytes at `start` of the calling process. `access`: `enum ib_access_flags`.
-    /// Fails with EFAULT, ENOMEM (also if RLIMIT_MEMLOCK is exceeded) or EINVAL.
-    pub(crate) fn new(device: &IbDevice, start: u64, length: usize, access: i32) -> Result<Self> {
+    /// Pins `length` bytes at `start` of the calling process. Fails with EFAULT, ENOMEM (also if
+    /// RLIMIT_MEMLOCK is exceeded) or EINVAL.
+    pub(crate) fn new(
+        device: &IbDevice,
+        start: u64,
+        length: usize,
+        access: Access,
+    ) -> Result<Self> {
+        let writable = access.writes();
+        let access = access.raw as c_int;
         let start = usize::try_from(start).map_err(|_| EFAULT)?;
         // SAFETY: the device is registered while a user has a context on it.
         let umem =
@@ -91,7 +104,19 @@ impl Pinned {
                 offset,
                 length,
             })),
+            start: start as u64,
+            writable,
         })
+    }
+
+    /// Address of the first byte in the process that registered it.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The pages may be written.
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
     }
 
     /// Gives the pages back. Sleeps.
@@ -208,31 +233,6 @@ impl DmaBuf {
             }
         }
     }
-}
-
-/// All memory of the kernel, by the addresses at which the kernel sees it: what consumers in the
-/// kernel name in work requests, since this device has no DMA addresses of its own (`ib_dma_map_*`
-/// hand on kernel addresses for such devices).
-pub(crate) struct KernelMemory(());
-
-impl KernelMemory {
-    /// # Safety
-    ///
-    /// Only work requests of consumers in the kernel lead to accesses: they name memory that they
-    /// own, mapped for as long as the request is under way.
-    pub(super) unsafe fn new() -> Self {
-        Self(())
-    }
-
-    /// Copies bytes from an address.
-    pub(crate) fn read(&self, addr: usize, to: &mut [u8]) -> Result {
-        // SAFETY: by the promise of `new`.
-        unsafe { ptr::copy_nonoverlapping(addr as *const u8, to.as_mut_ptr(), to.len()) };
-        Ok(())
-    }
-
-    /// Copies bytes to an address.
-    pub(crate) fn write(&self, addr: usize, from: &[u8]) -> Result {
 
     fn map(buf: NonNull<sys::dma_buf>, offset: usize, length: usize) -> Result<Mapping> {
         let raw = buf.as_ptr();
@@ -320,6 +320,31 @@ impl KernelMemory {
         // SAFETY: 8 mapped bytes of memory, not of a device.
         unsafe { change_at(self.at(offset, 8)?, change) }
     }
+}
+
+/// All memory of the kernel, by the addresses at which the kernel sees it: what consumers in the
+/// kernel name in work requests, since this device has no DMA addresses of its own (`ib_dma_map_*`
+/// hand on kernel addresses for such devices).
+pub(crate) struct KernelMemory(());
+
+impl KernelMemory {
+    /// # Safety
+    ///
+    /// Only work requests of consumers in the kernel lead to accesses: they name memory that they
+    /// own, mapped for as long as the request is under way.
+    pub(super) unsafe fn new() -> Self {
+        Self(())
+    }
+
+    /// Copies bytes from an address.
+    pub(crate) fn read(&self, addr: usize, to: &mut [u8]) -> Result {
+        // SAFETY: by the promise of `new`.
+        unsafe { ptr::copy_nonoverlapping(addr as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes to an address.
+    pub(crate) fn write(&self, addr: usize, from: &[u8]) -> Result {
         // SAFETY: by the promise of `new`.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), addr as *mut u8, from.len()) };
         Ok(())

@@ -415,8 +415,6 @@ unsafe extern "C" fn destroy_cq(cq: *mut sys::ib_cq, _udata: *mut sys::ib_udata)
     0
 }
 
-unsafe extern "C" fn poll_cq(cq: *mut sys::ib_cq, num: c_int, wc: *mut sys::ib_wc) -> c_int {
-    // SAFETY: see the module's common ground.
 unsafe extern "C" fn resize_cq(
     cq: *mut sys::ib_cq,
     entries: c_uint,
@@ -433,6 +431,8 @@ unsafe extern "C" fn resize_cq(
     })
 }
 
+unsafe extern "C" fn poll_cq(cq: *mut sys::ib_cq, num: c_int, wc: *mut sys::ib_wc) -> c_int {
+    // SAFETY: see the module's common ground.
     let queue = unsafe { cq_of(cq) };
     if queue.is_user() {
         // A process takes its completions by itself; it calls when there are none.
@@ -998,6 +998,7 @@ unsafe extern "C" fn get_dma_mr(pd: *mut sys::ib_pd, access: c_int) -> *mut sys:
 /// The core's object of a region.
 fn mr_object(mr: Arc<Mr>) -> Result<*mut sys::ib_mr> {
     let key = mr.key();
+    let (virt, length) = mr.place();
     let Ok(mut object) = KBox::<MrObject>::new_uninit(GFP_KERNEL) else {
         mr.deregister();
         return Err(ENOMEM);
@@ -1009,6 +1010,8 @@ fn mr_object(mr: Arc<Mr>) -> Result<*mut sys::ib_mr> {
         (&raw mut (*raw).mr).write(mr);
         (*raw).ib.lkey = key;
         (*raw).ib.rkey = key;
+        (*raw).ib.iova = virt;
+        (*raw).ib.length = length;
     }
     // SAFETY: both fields were written.
     let object = unsafe { object.assume_init() };
@@ -1062,6 +1065,40 @@ unsafe extern "C" fn reg_user_mr_dmabuf(
         mr_object(Mr::of_dma_buf(hca, pd, fd, (offset, length), virt, access)?)
     };
     match register() {
+        Ok(mr) => mr,
+        Err(error) => error.to_ptr(),
+    }
+}
+
+/// Null: the region itself has changed. Otherwise a new one, in whose favour the core ends it.
+unsafe extern "C" fn rereg_user_mr(
+    mr: *mut sys::ib_mr,
+    flags: c_int,
+    start: u64,
+    length: u64,
+    virt: u64,
+    access: c_int,
+    pd: *mut sys::ib_pd,
+    udata: *mut sys::ib_udata,
+) -> *mut sys::ib_mr {
+    let change = || -> Result<*mut sys::ib_mr> {
+        // SAFETY: see the module's common ground; without a new PD the core gives the old one.
+        let (region, pd) = unsafe {
+            no_udata(udata)?;
+            (&(*mr.cast::<MrObject>()).mr, (*pd.cast::<Pd>()).number)
+        };
+        let given = |bit: sys::ib_mr_rereg_flags| flags as u32 & bit != 0;
+        let access = given(sys::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
+            .then(|| Access::from_raw(access as u32))
+            .transpose()?;
+        let place =
+            given(sys::ib_mr_rereg_flags_IB_MR_REREG_TRANS).then_some((start, length, virt));
+        match region.reregister(pd, access, place)? {
+            Some(new) => mr_object(new),
+            None => Ok(ptr::null_mut()),
+        }
+    };
+    match change() {
         Ok(mr) => mr,
         Err(error) => error.to_ptr(),
     }

@@ -8,7 +8,9 @@ use crate::rdma::gate::Gate;
 use crate::rdma::memory::{DmaBuf, KernelMemory, Pinned};
 use crate::rdma::Sge;
 use crate::sys;
+use kernel::ffi::c_int;
 use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{Arc, ArcBorrow};
 
 /// What a region may be used for.
@@ -22,7 +24,7 @@ pub(crate) struct Access {
     pub(crate) remote_read: bool,
     /// A peer may execute atomics.
     pub(crate) remote_atomic: bool,
-    raw: u32,
+    pub(crate) raw: u32,
 }
 
 impl Access {
@@ -36,13 +38,23 @@ impl Access {
         if raw & !known != 0 {
             return Err(not_supported());
         }
-        Ok(Self {
+        Ok(Self::of_known(raw))
+    }
+
+    /// From flags that the device has.
+    fn of_known(raw: u32) -> Self {
+        Self {
             local_write: raw & sys::ib_access_flags_IB_ACCESS_LOCAL_WRITE != 0,
             remote_write: raw & sys::ib_access_flags_IB_ACCESS_REMOTE_WRITE != 0,
             remote_read: raw & sys::ib_access_flags_IB_ACCESS_REMOTE_READ != 0,
             remote_atomic: raw & sys::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC != 0,
             raw,
-        })
+        }
+    }
+
+    /// Somebody may change the memory.
+    pub(crate) fn writes(self) -> bool {
+        self.local_write || self.remote_write || self.remote_atomic
     }
 }
 
@@ -65,6 +77,8 @@ pub(crate) enum Purpose {
 enum Memory {
     /// A range of a user's memory.
     User(Pinned),
+    /// A part of a dma-buf.
+    DmaBuf(DmaBuf),
     /// All of the kernel's, by its own addresses.
     Kernel(KernelMemory),
 }
@@ -73,41 +87,44 @@ impl Memory {
     fn read(&self, offset: usize, to: &mut [u8]) -> Result {
         match self {
             Self::User(pinned) => pinned.read(offset, to),
+            Self::DmaBuf(buf) => buf.read(offset, to),
             Self::Kernel(all) => all.read(offset, to),
         }
     }
 
-    /// A part of a dma-buf.
-    DmaBuf(DmaBuf),
     fn write(&self, offset: usize, from: &[u8]) -> Result {
         match self {
             Self::User(pinned) => pinned.write(offset, from),
+            Self::DmaBuf(buf) => buf.write(offset, from),
             Self::Kernel(all) => all.write(offset, from),
         }
     }
 
     fn atomic(&self, offset: usize, change: impl Fn(u64) -> Option<u64>) -> Result<u64> {
-            Self::DmaBuf(buf) => buf.read(offset, to),
         match self {
             Self::User(pinned) => pinned.atomic(offset, change),
+            Self::DmaBuf(buf) => buf.atomic(offset, change),
             // Peers are never let there.
             Self::Kernel(_) => Err(EACCES),
         }
     }
 }
-            Self::DmaBuf(buf) => buf.write(offset, from),
+
+fn rights(pd: u32, access: Access) -> u64 {
+    u64::from(pd) << 32 | u64::from(access.raw)
+}
 
 /// A registered range of memory.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Mr {
     hca: Arc<Hca>,
-    pd: u32,
     key: u32,
-            Self::DmaBuf(buf) => buf.atomic(offset, change),
     /// Address of the first byte as work requests name it.
     virt: u64,
     length: u64,
-    access: Access,
+    /// Protection domain in the upper half, `enum ib_access_flags` in the lower: both change at
+    /// once.
+    rights: Atomic<u64>,
     memory: Memory,
     #[pin]
     gate: Gate,
@@ -127,27 +144,10 @@ impl Mr {
         if size == 0 || virt.checked_add(length).is_none() {
             return Err(EINVAL);
         }
-        let memory = Pinned::new(&hca.device, start, size, access.raw as i32)?;
+        let memory = Pinned::new(&hca.device, start, size, access)?;
         Self::new(hca, pd, virt, length, access, Memory::User(memory))
     }
 
-    /// All memory of the kernel, for a protection domain of the kernel.
-    pub(crate) fn of_kernel(
-        hca: ArcBorrow<'_, Hca>,
-        pd: u32,
-        access: Access,
-        memory: KernelMemory,
-    ) -> Result<Arc<Self>> {
-        if access.remote_write || access.remote_read || access.remote_atomic {
-            return Err(not_supported());
-        }
-        Self::new(hca, pd, 0, u64::MAX, access, Memory::Kernel(memory))
-    }
-
-    fn new(
-        hca: ArcBorrow<'_, Hca>,
-        pd: u32,
-        virt: u64,
     /// `length` bytes of the dma-buf that the calling process has open as `fd`, from `offset` on.
     ///
     /// EOPNOTSUPP: this processor cannot access its memory.
@@ -208,6 +208,23 @@ impl Mr {
         (self.virt, self.length)
     }
 
+    /// All memory of the kernel, for a protection domain of the kernel.
+    pub(crate) fn of_kernel(
+        hca: ArcBorrow<'_, Hca>,
+        pd: u32,
+        access: Access,
+        memory: KernelMemory,
+    ) -> Result<Arc<Self>> {
+        if access.remote_write || access.remote_read || access.remote_atomic {
+            return Err(not_supported());
+        }
+        Self::new(hca, pd, 0, u64::MAX, access, Memory::Kernel(memory))
+    }
+
+    fn new(
+        hca: ArcBorrow<'_, Hca>,
+        pd: u32,
+        virt: u64,
         length: u64,
         access: Access,
         memory: Memory,
@@ -219,11 +236,10 @@ impl Mr {
             let made = Arc::pin_init(
                 pin_init!(Self {
                     hca: hca.into(),
-                    pd,
                     key,
                     virt,
                     length,
-                    access,
+                    rights: Atomic::new(rights(pd, access)),
                     memory,
                     gate <- Gate::new(),
                 }),
@@ -264,16 +280,18 @@ impl Mr {
 
     /// Offset of an allowed access in the region.
     fn check(&self, pd: u32, addr: u64, len: usize, purpose: Purpose) -> Result<usize> {
+        let rights = self.rights.load(Relaxed);
+        let access = Access::of_known(rights as u32);
         let allowed = match purpose {
             Purpose::LocalRead => true,
-            Purpose::LocalWrite => self.access.local_write,
-            Purpose::RemoteRead => self.access.remote_read,
-            Purpose::RemoteWrite => self.access.remote_write,
-            Purpose::RemoteAtomic => self.access.remote_atomic,
+            Purpose::LocalWrite => access.local_write,
+            Purpose::RemoteRead => access.remote_read,
+            Purpose::RemoteWrite => access.remote_write,
+            Purpose::RemoteAtomic => access.remote_atomic,
         };
         let offset = addr.checked_sub(self.virt).ok_or(EACCES)?;
         let end = offset.checked_add(len as u64).ok_or(EACCES)?;
-        if !allowed || pd != self.pd || end > self.length {
+        if !allowed || u64::from(pd) != rights >> 32 || end > self.length {
             return Err(EACCES);
         }
         usize::try_from(offset).map_err(|_| EACCES)
