@@ -157,6 +157,10 @@ impl Endpoint {
                 max_inline_data: 0,
                 qp_type: ffi::QPT_RC,
                 sq_sig_all: 0,
+                comp_mask: 0,
+                pd: ptr::null_mut(),
+                unused: [0; 7],
+                send_ops_flags: 0,
             };
             self.qp = (library.create_qp)(self.pd, &mut init);
             ensure!(!self.qp.is_null(), "create_qp: {}", errno());
@@ -386,7 +390,7 @@ fn posted(what: &str, failed: c_int) -> Result<(), Failure> {
     Err(Failure::Device(format!("{what}: {error}")))
 }
 
-fn open(library: &Library, wanted: &str) -> Result<*mut Context> {
+pub fn open(library: &Library, wanted: &str) -> Result<*mut Context> {
     let name = CString::new(wanted)?;
     let mut count = 0;
     // SAFETY: the list has `count` devices, whose names are C strings, until it is freed.

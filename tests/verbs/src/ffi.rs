@@ -14,15 +14,102 @@ pub struct Context {
     pub before_poll: [Ptr; 11],
     pub poll_cq: unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
     pub req_notify_cq: unsafe extern "C" fn(*mut Cq, c_int) -> c_int,
-    pub before_post: [Ptr; 12],
+    pub before_srq_recv: [Ptr; 7],
+    pub post_srq_recv: unsafe extern "C" fn(Ptr, *mut RecvWr, *mut *mut RecvWr) -> c_int,
+    pub before_post: [Ptr; 4],
     pub post_send: unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
     pub post_recv: unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
+    pub after_post: [Ptr; 5],
+    pub cmd_fd: c_int,
+    pub async_fd: c_int,
 }
 
-/// `struct ibv_cq`, its beginning.
+/// Where `struct verbs_context`, whose end the public part is, has these functions: words before
+/// the public part.
+pub const CREATE_QP_EX: usize = 7;
+pub const QUERY_DEVICE_EX: usize = 13;
+/// And its size, by which the header's functions know that they are there.
+pub const CONTEXT_SIZE: usize = 1;
+
+/// `struct ibv_cq`, to its size.
 #[repr(C)]
 pub struct Cq {
     pub context: *mut Context,
+    unused: [u64; 2],
+    pub handle: u32,
+    pub cqe: c_int,
+}
+
+/// `struct ibv_qp_ex`, to the last function of rdma-core 34; see `ibv_wr_post(3)`.
+#[repr(C)]
+pub struct QpEx {
+    pub qp: [u8; 160],
+    pub comp_mask: u64,
+    pub wr_id: u64,
+    pub wr_flags: c_uint,
+    pub cmp_swp: unsafe extern "C" fn(*mut QpEx, u32, u64, u64, u64),
+    pub fetch_add: unsafe extern "C" fn(*mut QpEx, u32, u64, u64),
+    pub bind_mw: Ptr,
+    pub local_inv: unsafe extern "C" fn(*mut QpEx, u32),
+    pub rdma_read: unsafe extern "C" fn(*mut QpEx, u32, u64),
+    pub rdma_write: unsafe extern "C" fn(*mut QpEx, u32, u64),
+    pub rdma_write_imm: unsafe extern "C" fn(*mut QpEx, u32, u64, u32),
+    pub send: unsafe extern "C" fn(*mut QpEx),
+    pub send_imm: unsafe extern "C" fn(*mut QpEx, u32),
+    pub send_inv: unsafe extern "C" fn(*mut QpEx, u32),
+    pub send_tso: Ptr,
+    pub set_ud_addr: unsafe extern "C" fn(*mut QpEx, Ptr, u32, u32),
+    pub set_xrc_srqn: Ptr,
+    pub set_inline_data: unsafe extern "C" fn(*mut QpEx, *const u8, usize),
+    pub set_inline_data_list: unsafe extern "C" fn(*mut QpEx, usize, *const DataBuf),
+    pub set_sge: unsafe extern "C" fn(*mut QpEx, u32, u64, u32),
+    pub set_sge_list: unsafe extern "C" fn(*mut QpEx, usize, *const Sge),
+    pub start: unsafe extern "C" fn(*mut QpEx),
+    pub complete: unsafe extern "C" fn(*mut QpEx) -> c_int,
+    pub abort: unsafe extern "C" fn(*mut QpEx),
+}
+
+/// `struct ibv_data_buf`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DataBuf {
+    pub addr: *const u8,
+    pub length: usize,
+}
+
+/// `struct ibv_async_event`.
+#[repr(C)]
+pub struct AsyncEvent {
+    pub element: Ptr,
+    pub kind: c_uint,
+}
+
+/// `struct ibv_srq_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct SrqAttr {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub limit: u32,
+}
+
+/// `struct ibv_srq_init_attr`.
+#[repr(C)]
+pub struct SrqInitAttr {
+    pub srq_context: Ptr,
+    pub attr: SrqAttr,
+}
+
+/// `struct ibv_device_attr_ex`, to the mask of timestamps; what is between is not looked at.
+#[repr(C)]
+pub struct DeviceAttrEx {
+    pub basic: [u64; 29],
+    pub comp_mask: u32,
+    pub odp_general_caps: u64,
+    pub odp_caps: [u32; 3],
+    pub timestamp_mask: u64,
+    pub core_clock_khz: u64,
+    pub rest: [u64; 64],
 }
 
 /// `struct ibv_qp`, to its number.
@@ -112,6 +199,11 @@ pub struct QpInitAttr {
     pub max_inline_data: u32,
     pub qp_type: c_uint,
     pub sq_sig_all: c_int,
+    /// Of the extended form, `struct ibv_qp_init_attr_ex`, like what follows.
+    pub comp_mask: u32,
+    pub pd: Ptr,
+    pub unused: [u64; 7],
+    pub send_ops_flags: u64,
 }
 
 /// `struct ibv_qp_attr`.
@@ -176,7 +268,13 @@ const _: () = {
     assert!(offset_of!(SendWr, remote_addr) == 40);
     assert!(size_of::<RecvWr>() == 32);
     assert!(size_of::<Wc>() == 48 && offset_of!(Wc, wc_flags) == 36);
-    assert!(size_of::<QpInitAttr>() == 64 && offset_of!(QpInitAttr, qp_type) == 52);
+    assert!(size_of::<QpInitAttr>() == 136 && offset_of!(QpInitAttr, qp_type) == 52);
+    assert!(offset_of!(QpInitAttr, pd) == 64);
+    assert!(offset_of!(Context, async_fd) == 268 && offset_of!(Cq, cqe) == 28);
+    assert!(offset_of!(QpEx, cmp_swp) == 184 && size_of::<QpEx>() == 344);
+    assert!(offset_of!(DeviceAttrEx, odp_general_caps) == 240);
+    assert!(offset_of!(DeviceAttrEx, timestamp_mask) == 264);
+    assert!(size_of::<SrqInitAttr>() == 24 && size_of::<AsyncEvent>() == 16);
     assert!(size_of::<AhAttr>() == 32 && offset_of!(AhAttr, is_global) == 29);
     assert!(size_of::<QpAttr>() == 144 && offset_of!(QpAttr, ah) == 56);
     assert!(offset_of!(QpAttr, pkey_index) == 120 && offset_of!(QpAttr, rnr_retry) == 132);
@@ -184,6 +282,7 @@ const _: () = {
 
 pub const WR_WRITE: c_uint = 0;
 pub const WR_WRITE_IMM: c_uint = 1;
+pub const WR_SEND: c_uint = 2;
 pub const WR_SEND_IMM: c_uint = 3;
 pub const WR_READ: c_uint = 4;
 pub const SEND_SIGNALED: c_uint = 2;
@@ -191,10 +290,16 @@ pub const WC_WITH_IMM: c_uint = 2;
 /// Completion opcodes of receives have this bit.
 pub const WC_RECV: c_uint = 128;
 pub const QPT_RC: c_uint = 2;
+pub const QPT_UC: c_uint = 3;
+pub const QPT_UD: c_uint = 4;
 pub const MTU_4096: c_uint = 5;
 pub const STATE_INIT: c_uint = 1;
 pub const STATE_RTR: c_uint = 2;
 pub const STATE_RTS: c_uint = 3;
+pub const STATE_SQD: c_uint = 4;
+pub const STATE_ERR: c_uint = 6;
+pub const MASK_STATE: c_int = 1;
+pub const MASK_SQD_NOTIFY: c_int = 4;
 pub const MASK_INIT: c_int = 57;
 pub const MASK_RTR: c_int = 1_216_897;
 pub const MASK_RTS: c_int = 77_313;
@@ -243,6 +348,18 @@ library! {
     destroy_cq: fn(*mut Cq) -> c_int = b"ibv_destroy_cq";
     get_cq_event: fn(*mut Channel, *mut *mut Cq, *mut Ptr) -> c_int = b"ibv_get_cq_event";
     ack_cq_events: fn(*mut Cq, c_uint) -> () = b"ibv_ack_cq_events";
+    resize_cq: fn(*mut Cq, c_int) -> c_int = b"ibv_resize_cq";
+    rereg_mr: fn(*mut Mr, c_int, Ptr, Ptr, usize, c_int) -> c_int = b"ibv_rereg_mr";
+    reg_dmabuf_mr: fn(Ptr, u64, usize, u64, c_int, c_int) -> *mut Mr = b"ibv_reg_dmabuf_mr";
+    get_async_event: fn(*mut Context, *mut AsyncEvent) -> c_int = b"ibv_get_async_event";
+    ack_async_event: fn(*mut AsyncEvent) -> () = b"ibv_ack_async_event";
+    create_srq: fn(Ptr, *mut SrqInitAttr) -> Ptr = b"ibv_create_srq";
+    modify_srq: fn(Ptr, *mut SrqAttr, c_int) -> c_int = b"ibv_modify_srq";
+    query_srq: fn(Ptr, *mut SrqAttr) -> c_int = b"ibv_query_srq";
+    destroy_srq: fn(Ptr) -> c_int = b"ibv_destroy_srq";
+    create_ah: fn(Ptr, *mut AhAttr) -> Ptr = b"ibv_create_ah";
+    destroy_ah: fn(Ptr) -> c_int = b"ibv_destroy_ah";
+    qp_to_qp_ex: fn(*mut Qp) -> *mut QpEx = b"ibv_qp_to_qp_ex";
     create_qp: fn(Ptr, *mut QpInitAttr) -> *mut Qp = b"ibv_create_qp";
     modify_qp: fn(*mut Qp, *mut QpAttr, c_int) -> c_int = b"ibv_modify_qp";
     destroy_qp: fn(*mut Qp) -> c_int = b"ibv_destroy_qp";

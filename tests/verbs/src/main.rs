@@ -4,6 +4,7 @@
 //! same program with the same arguments, one as `--server`, one as `--client`.
 
 mod endpoint;
+mod features;
 mod ffi;
 mod pattern;
 mod side;
@@ -19,11 +20,14 @@ use std::time::Duration;
 #[command(version)]
 struct Arguments {
     /// Wait for the other end at this address (beside the RDMA path).
-    #[arg(long, conflicts_with = "client", required_unless_present = "client")]
+    #[arg(long, conflicts_with = "client", required_unless_present_any = ["client", "features"])]
     server: Option<String>,
     /// Connect to the other end at this address (beside the RDMA path).
     #[arg(long)]
     client: Option<String>,
+    /// Try features of the device within this process alone; with a name, only that one.
+    #[arg(long, conflicts_with_all = ["server", "client"], num_args = 0..=1, default_missing_value = "")]
+    features: Option<String>,
     /// TCP port for that.
     #[arg(long, default_value_t = 18600)]
     port: u16,
@@ -85,6 +89,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(wanted) = &arguments.features {
+        return features::run(&arguments.device, arguments.gid_index, wanted);
+    }
     let (side, is_server) = match (&arguments.server, &arguments.client) {
         (Some(address), _) => (side::accept(address, arguments.port)?, true),
         (None, Some(address)) => (side::connect(address, arguments.port)?, false),
