@@ -100,6 +100,14 @@ void tbrdma_srq_limit(struct ib_srq *srq)
 		srq->event_handler(&event, srq->srq_context);
 }
 
+void tbrdma_qp_event(struct ib_qp *qp, int kind)
+{
+	struct ib_event event = { .device = qp->device, .event = kind, .element.qp = qp };
+
+	if (qp->event_handler)
+		qp->event_handler(&event, qp->qp_context);
+}
+
 void tbrdma_port_event(struct ib_device *dev, bool active)
 {
 	struct ib_event event = {

@@ -24,6 +24,7 @@ void tbrdma_full_barrier(void);
 void tbrdma_cq_notify(struct ib_cq *cq);
 void tbrdma_cq_error(struct ib_cq *cq);
 void tbrdma_srq_limit(struct ib_srq *srq);
+void tbrdma_qp_event(struct ib_qp *qp, int kind);
 void tbrdma_port_event(struct ib_device *dev, bool active);
 
 struct ib_ucontext;

@@ -267,3 +267,36 @@ fn unit_what_cannot_be_sent_is_not_taken() {
     requester.flush();
     assert_eq!(requester.post(&mut queue.ring, read), Ok(0));
 }
+
+#[test]
+fn what_has_begun_goes_on_while_the_queue_is_drained() {
+    let mut queue = Queue::new(&[Op::Send, Op::Send]);
+    assert!(queue.requester.is_drained() && !queue.requester.is_resuming());
+    // The first frame of two: the message has begun, and its rest is due.
+    let Next::Frame(first) = queue.requester.next(&queue.ring, 0, ROOM) else {
+        panic!("nothing to send");
+    };
+    queue.requester.sent(&queue.ring, &first);
+    assert!(!first.last && queue.requester.is_resuming());
+    assert!(!queue.requester.is_drained());
+    let Next::Frame(last) = queue.requester.next(&queue.ring, 0, ROOM) else {
+        panic!("nothing to send");
+    };
+    queue.requester.sent(&queue.ring, &last);
+    assert!(last.last && !queue.requester.is_resuming());
+    // The responder had no receive for it: once more.
+    assert!(queue.hear(0, Syndrome::Rnr(1)));
+    assert!(queue.requester.is_resuming() && !queue.requester.is_drained());
+    queue.now = 1_000_000;
+    while queue.requester.is_resuming() {
+        let Next::Frame(segment) = queue.requester.next(&queue.ring, queue.now, ROOM) else {
+            panic!("nothing to send");
+        };
+        queue.requester.sent(&queue.ring, &segment);
+    }
+    assert!(queue.hear(1, Syndrome::Ack));
+    assert!(!queue.requester.is_drained(), "not told yet");
+    assert!(queue.requester.complete(&queue.ring).is_some());
+    // The second message waits, but it has not begun.
+    assert!(queue.requester.is_drained() && queue.requester.outstanding() == 1);
+}

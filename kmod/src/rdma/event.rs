@@ -3,6 +3,7 @@
 
 use crate::sys;
 use core::ptr::NonNull;
+use kernel::ffi::c_int;
 
 /// The core's object of a completion queue.
 ///
@@ -91,5 +92,52 @@ impl CoreQp {
 
     pub(super) fn as_ptr(self) -> *mut sys::ib_qp {
         self.0.as_ptr()
+    }
+
+    /// Tells the consumer of an event. No lock may be held. Whoever calls this is inside the QP's
+    /// gate, which its destroy operation closes first.
+    pub(crate) fn event(self, event: QpEvent) {
+        // SAFETY: valid by the invariant, inside the gate.
+        unsafe { sys::tbrdma_qp_event(self.0.as_ptr(), event as c_int) }
+    }
+}
+
+/// Asynchronous events of a QP (IBTA 1.7, 11.6.3), `enum ib_event_type`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum QpEvent {
+    /// A message came before the QP was ready to send.
+    Established = sys::ib_event_type_IB_EVENT_COMM_EST,
+    /// All that had begun when the QP went to the SQD state has ended.
+    Drained = sys::ib_event_type_IB_EVENT_SQ_DRAINED,
+    /// A peer asked for what it may not, and the QP has ended for that.
+    Access = sys::ib_event_type_IB_EVENT_QP_ACCESS_ERR,
+    /// The QP takes no more receives of its shared queue.
+    LastReceive = sys::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
+}
+
+impl QpEvent {
+    const ALL: [Self; 4] = [
+        Self::Established,
+        Self::Drained,
+        Self::Access,
+        Self::LastReceive,
+    ];
+}
+
+/// Events that are to be told.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct QpEvents(u32);
+
+impl QpEvents {
+    /// One more.
+    pub(crate) fn add(&mut self, event: QpEvent) {
+        self.0 |= 1 << event as u32;
+    }
+
+    /// In the order in which they happen to a QP.
+    pub(crate) fn iter(self) -> impl Iterator<Item = QpEvent> {
+        let all = QpEvent::ALL.into_iter();
+        all.filter(move |event| self.0 & 1 << *event as u32 != 0)
     }
 }

@@ -612,6 +612,8 @@ unsafe extern "C" fn modify_qp(
         let wanted = QpMask {
             state: next,
             assumed,
+            tell_drained: given(sys::ib_qp_attr_mask_IB_QP_EN_SQD_ASYNC_NOTIFY)
+                && attr.en_sqd_async_notify != 0,
             mac,
             access: some(
                 sys::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS,
@@ -666,6 +668,7 @@ unsafe extern "C" fn query_qp(
     attr.max_dest_rd_atomic = now.max_dest_rd_atomic as u8;
     attr.min_rnr_timer = now.min_rnr_timer as u8;
     attr.port_num = 1;
+    attr.sq_draining = queue.is_draining().into();
     attr.timeout = now.timeout as u8;
     attr.retry_cnt = now.retry_cnt as u8;
     attr.rnr_retry = now.rnr_retry as u8;

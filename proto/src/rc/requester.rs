@@ -143,6 +143,16 @@ impl Requester {
         self.tail.wrapping_sub(self.head)
     }
 
+    /// Nothing that was begun is under way: all of it has ended, with a completion if one is wanted.
+    pub fn is_drained(&self) -> bool {
+        !msn_before(self.head, self.sent_end)
+    }
+
+    /// The next frame belongs to a message that was begun before.
+    pub fn is_resuming(&self) -> bool {
+        msn_before(self.next, self.sent_end)
+    }
+
     /// The next frame to send. `room` is what a frame without an extension can carry, bytes.
     pub fn next(&mut self, ring: &[Wqe], now_us: u64, room: u32) -> Next {
         if self.flushing || self.next == self.tail || self.is_failed(self.next) {

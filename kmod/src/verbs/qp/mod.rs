@@ -24,7 +24,7 @@ use super::srq::Srq;
 use super::{acks, Hca, LIMITS};
 use crate::link::Peer;
 use crate::proto::rc::{AckEntry, NakCode, Op, Requester, Responder, Syndrome};
-use crate::rdma::event::CoreQp;
+use crate::rdma::event::{CoreQp, QpEvent, QpEvents};
 use crate::rdma::gate::Gate;
 use crate::rdma::queue::Owner;
 use crate::sys;
@@ -146,6 +146,10 @@ struct Inner {
     responder: Responder,
     sends: Sends,
     receives: Receives,
+    /// The consumer was told that a message came before the QP was ready to send.
+    established: bool,
+    /// The consumer wants to be told when the send queue is drained.
+    tell_drained: bool,
     /// In [`Hca::blocked`] or about to be looked at by whoever took it from there.
     blocked: bool,
     /// In [`Hca::owing`], likewise.
@@ -157,6 +161,7 @@ struct Inner {
 struct Wakes {
     send: Wake,
     recv: Wake,
+    events: QpEvents,
 }
 
 /// Number of the GSI QP (IBTA 1.7, 3.9.1).
@@ -234,6 +239,8 @@ impl Qp {
             peer: None,
             sends,
             receives,
+            established: false,
+            tell_drained: false,
             blocked: false,
             owing: false,
         };
@@ -417,6 +424,9 @@ impl Qp {
 
     /// Enters the error state and flushes both queues, in order (IBTA 1.7, 10.3.1.5).
     fn fail(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes) {
+        if inner.state != QpState::Err && self.srq.is_some() {
+            wakes.events.add(QpEvent::LastReceive);
+        }
         inner.state = QpState::Err;
         inner.requester.flush();
         loop {
@@ -473,6 +483,15 @@ impl Qp {
         if failed && inner.state != QpState::Err {
             self.fail(inner, wakes);
         }
+        self.look_drained(inner, wakes);
+    }
+
+    /// Tells the consumer if it wants to know that the send queue is drained.
+    fn look_drained(&self, inner: &mut Inner, wakes: &mut Wakes) {
+        if inner.state == QpState::Sqd && inner.tell_drained && inner.requester.is_drained() {
+            inner.tell_drained = false;
+            wakes.events.add(QpEvent::Drained);
+        }
     }
 
     /// Reports the receive in use.
@@ -507,7 +526,7 @@ impl Qp {
         wakes.recv.merge(wake);
     }
 
-    /// Tells the consumers. No lock may be held.
+    /// Tells the consumers. No lock may be held, and the caller is inside the gate.
     fn wake(&self, mut wakes: Wakes) {
         if Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
             wakes.send.merge(wakes.recv);
@@ -515,6 +534,9 @@ impl Qp {
         }
         self.send_cq.wake(wakes.send);
         self.recv_cq.wake(wakes.recv);
+        for event in wakes.events.iter() {
+            self.core.event(event);
+        }
         if let Some(srq) = &self.srq {
             srq.tell();
         }

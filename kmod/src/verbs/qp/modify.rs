@@ -83,6 +83,8 @@ impl QpAttributes {
 pub(crate) struct QpMask {
     pub(crate) state: Option<QpState>,
     pub(crate) assumed: Option<QpState>,
+    /// With a change to SQD: an event is wanted when the send queue is drained.
+    pub(crate) tell_drained: bool,
     /// MAC address of the peer.
     pub(crate) mac: Option<[u8; 6]>,
     pub(crate) access: Option<u32>,
@@ -177,8 +179,12 @@ impl Qp {
                 attributes.max_dest_rd_atomic as u16,
                 attributes.min_rnr_timer as u8,
             );
+            if wanted.state == Some(QpState::Sqd) {
+                inner.tell_drained = wanted.tell_drained;
+            }
             match to {
                 QpState::Reset => {
+                    inner.established = false;
                     inner.requester = Requester::new(attributes.requester(this.kind));
                     inner.responder = attributes.responder(this.kind);
                     inner.sends.reset();
@@ -190,6 +196,7 @@ impl Qp {
                 QpState::Err => this.fail(&mut inner, &mut wakes),
                 _ => inner.state = to,
             }
+            this.look_drained(&mut inner, &mut wakes);
             // The peer may have been lost between the look-up and now, when this QP was not yet
             // among those that are told.
             let lost = inner.peer.as_ref().is_some_and(|peer| !peer.is_up());
@@ -211,5 +218,11 @@ impl Qp {
     pub(crate) fn query(&self) -> (QpState, QpAttributes) {
         let inner = self.inner.lock();
         (inner.state, inner.attributes)
+    }
+
+    /// The QP is in the SQD state, and what had begun has not ended.
+    pub(crate) fn is_draining(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.state == QpState::Sqd && !inner.requester.is_drained()
     }
 }

@@ -7,6 +7,7 @@ use crate::proto::frame::{Header, Opcode};
 use crate::proto::rc::{
     first_sqpn, AckEntry, Delivery, Kind, NakCode, Placed, Segment, Status, Step,
 };
+use crate::rdma::event::QpEvent;
 use crate::sys;
 use crate::thunderbolt::os::now_us;
 use crate::verbs::acks;
@@ -59,6 +60,10 @@ impl Qp {
             {
                 this.hca.stray();
             } else {
+                if inner.state == QpState::Rtr && !inner.established {
+                    inner.established = true;
+                    wakes.events.add(QpEvent::Established);
+                }
                 this.execute(inner, &frame, payload, &mut wakes);
                 this.owe(inner);
                 if matches!(kind, Kind::Read | Kind::Atomic) {
@@ -119,6 +124,7 @@ impl Qp {
                 if written {
                     self.placed(inner, frame, wakes);
                 } else {
+                    self.tell_access(wakes);
                     inner.responder.refuse(NakCode::RemoteAccess);
                 }
             }
@@ -126,6 +132,7 @@ impl Qp {
                 let allowed = self.allows(inner, sys::ib_access_flags_IB_ACCESS_REMOTE_READ)
                     && self.may(rkey, addr, total, Purpose::RemoteRead);
                 if !allowed {
+                    self.tell_access(wakes);
                     inner.responder.refuse_read(NakCode::RemoteAccess);
                 }
             }
@@ -139,10 +146,18 @@ impl Qp {
                 match done {
                     Ok(original) => inner.responder.executed(original),
                     Err(_) => {
+                        self.tell_access(wakes);
                         inner.responder.refuse(NakCode::RemoteAccess);
                     }
                 }
             }
+        }
+    }
+
+    /// A peer asks for what it may not, which ends a reliable QP.
+    fn tell_access(&self, wakes: &mut Wakes) {
+        if self.kind == QpKind::Rc {
+            wakes.events.add(QpEvent::Access);
         }
     }
 

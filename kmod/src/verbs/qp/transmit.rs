@@ -133,7 +133,13 @@ impl Qp {
         peer: &Arc<Peer>,
         wakes: &mut Wakes,
     ) -> Sent {
-        if inner.state != QpState::Rts {
+        let may = match inner.state {
+            QpState::Rts => true,
+            // What has begun goes on to its end (IBTA 1.7, 10.3.1.4).
+            QpState::Sqd => inner.requester.is_resuming(),
+            _ => false,
+        };
+        if !may {
             return Sent::Nothing;
         }
         let room = peer.mtu_payload() as u32;
