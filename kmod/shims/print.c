@@ -127,6 +127,11 @@ unsigned long tbrdma_print_interval(void)
 	return 5 * HZ;
 }
 
+unsigned long tbrdma_print_second(void)
+{
+	return HZ;
+}
+
 unsigned long tbrdma_print_now(void)
 {
 	return jiffies;

@@ -93,6 +93,8 @@ pub(crate) struct RateLimit {
     begin: Atomic<usize>,
     /// Messages asked for in the interval; 0 before the very first.
     asked: Atomic<u32>,
+    /// One message each second, not [`BURST`] in each interval.
+    each_second: bool,
 }
 
 impl RateLimit {
@@ -100,6 +102,16 @@ impl RateLimit {
         Self {
             begin: Atomic::new(0),
             asked: Atomic::new(0),
+            each_second: false,
+        }
+    }
+
+    /// Lets one message through each second.
+    pub(crate) const fn each_second() -> Self {
+        Self {
+            begin: Atomic::new(0),
+            asked: Atomic::new(0),
+            each_second: true,
         }
     }
 
@@ -107,27 +119,33 @@ impl RateLimit {
     ///
     /// Two CPUs that find an interval over at the same time may both print: the limit is not exact.
     pub(crate) fn allow(&self, level: Level) -> bool {
-        // SAFETY: Both functions only read numbers.
-        let (now, interval) = unsafe {
+        // SAFETY: The functions only read numbers.
+        let (now, interval, second) = unsafe {
             (
                 crate::sys::tbrdma_print_now() as usize,
                 crate::sys::tbrdma_print_interval() as usize,
+                crate::sys::tbrdma_print_second() as usize,
             )
+        };
+        let (interval, burst) = if self.each_second {
+            (second, 1)
+        } else {
+            (interval, BURST)
         };
         let asked = self.asked.load(Relaxed);
         if asked == 0 || now.wrapping_sub(self.begin.load(Relaxed)) > interval {
             self.begin.store(now, Relaxed);
             self.asked.store(1, Relaxed);
-            if asked > BURST {
+            if asked > burst {
                 emit(
                     level,
-                    format_args!("{} messages like the next one left out", asked - BURST),
+                    format_args!("{} messages like the next one left out", asked - burst),
                 );
             }
             return true;
         }
         // No overflow in practice, and a wrapped count would only print a few lines more.
-        self.asked.fetch_add(1, Relaxed) < BURST
+        self.asked.fetch_add(1, Relaxed) < burst
     }
 }
 
@@ -144,6 +162,16 @@ macro_rules! log_at_ratelimited {
         static LIMIT: $crate::print::RateLimit = $crate::print::RateLimit::new();
         if LIMIT.allow($crate::print::Level::$level) {
             $crate::print::log_at!($level, $($arg)+);
+        }
+    }};
+}
+
+/// As `log_warn!`, at most once per second for this place in the code.
+macro_rules! log_warn_each_second {
+    ($($arg:tt)+) => {{
+        static LIMIT: $crate::print::RateLimit = $crate::print::RateLimit::each_second();
+        if LIMIT.allow($crate::print::Level::Warn) {
+            $crate::print::log_warn!($($arg)+);
         }
     }};
 }
@@ -176,5 +204,6 @@ macro_rules! log_info_ratelimited { ($($arg:tt)+) => { $crate::print::log_at_rat
 #[allow(unused_imports)]
 pub(crate) use {
     log_at, log_at_ratelimited, log_debug, log_err, log_err_ratelimited, log_info,
-    log_info_ratelimited, log_notice, log_notice_ratelimited, log_warn, log_warn_ratelimited,
+    log_info_ratelimited, log_notice, log_notice_ratelimited, log_warn, log_warn_each_second,
+    log_warn_ratelimited,
 };

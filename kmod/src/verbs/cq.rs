@@ -31,6 +31,25 @@ pub(crate) enum WcStatus {
     Flushed = sys::ib_wc_status_IB_WC_WR_FLUSH_ERR,
 }
 
+impl WcStatus {
+    /// In words.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::LocalLength => "local length error",
+            Self::LocalOperation => "local QP operation error",
+            Self::MwBind => "memory window bind error",
+            Self::LocalProtection => "local protection error",
+            Self::RemoteInvalidRequest => "remote invalid request error",
+            Self::RemoteAccess => "remote access error",
+            Self::RemoteOperational => "remote operation error",
+            Self::RetryExceeded => "retries exceeded: the peer's QP is gone or not ready",
+            Self::RnrRetryExceeded => "RNR retries exceeded: the peer posts no receives",
+            Self::Flushed => "flushed",
+        }
+    }
+}
+
 /// `enum ib_wc_opcode`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the port has counted: its rails, and its QPs.
 
+use super::cq::WcStatus;
 use super::Hca;
 use crate::link::counters as rails;
 use crate::proto::rc::{AckEntry, Syndrome};
@@ -14,8 +15,32 @@ const OF_QPS: [&CStr; QPS] = [
     c"refusals_sent",
     c"refusals_received",
     c"stray_frames",
+    c"completions_local_length",
+    c"completions_local_operation",
+    c"completions_mw_bind",
+    c"completions_local_protection",
+    c"completions_remote_invalid_request",
+    c"completions_remote_access",
+    c"completions_remote_operational",
+    c"completions_retry_exceeded",
+    c"completions_rnr_retry_exceeded",
+    c"completions_flushed",
 ];
-const QPS: usize = 5;
+const QPS: usize = 5 + FAILURES.len();
+
+/// Ways in which a completion fails, in the order of their counters.
+const FAILURES: [WcStatus; 10] = [
+    WcStatus::LocalLength,
+    WcStatus::LocalOperation,
+    WcStatus::MwBind,
+    WcStatus::LocalProtection,
+    WcStatus::RemoteInvalidRequest,
+    WcStatus::RemoteAccess,
+    WcStatus::RemoteOperational,
+    WcStatus::RetryExceeded,
+    WcStatus::RnrRetryExceeded,
+    WcStatus::Flushed,
+];
 
 /// How many counters there are in all.
 pub(crate) const COUNT: usize = rails::COUNT + QPS;
@@ -43,6 +68,8 @@ pub(super) struct Counters {
     refusals_received: Atomic<u64>,
     /// Frames that no QP wanted, and acknowledgements that made no sense.
     stray_frames: Atomic<u64>,
+    /// By the place in [`FAILURES`].
+    failures: [Atomic<u64>; FAILURES.len()],
 }
 
 impl Counters {
@@ -53,6 +80,7 @@ impl Counters {
             refusals_sent: Atomic::new(0),
             refusals_received: Atomic::new(0),
             stray_frames: Atomic::new(0),
+            failures: [const { Atomic::new(0) }; FAILURES.len()],
         }
     }
 
@@ -79,14 +107,28 @@ impl Counters {
         self.stray_frames.fetch_add(1, Relaxed);
     }
 
+    /// A completion that failed was given.
+    pub(super) fn completion_failed(&self, status: WcStatus) {
+        let at = FAILURES.iter().position(|failure| *failure == status);
+        if let Some(count) = at.and_then(|at| self.failures.get(at)) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
     fn counts(&self) -> [u64; QPS] {
-        [
-            self.rnr_sent.load(Relaxed),
-            self.rnr_received.load(Relaxed),
-            self.refusals_sent.load(Relaxed),
-            self.refusals_received.load(Relaxed),
-            self.stray_frames.load(Relaxed),
-        ]
+        let single = [
+            &self.rnr_sent,
+            &self.rnr_received,
+            &self.refusals_sent,
+            &self.refusals_received,
+            &self.stray_frames,
+        ];
+        let mut counts = [0; QPS];
+        let all = single.into_iter().chain(&self.failures);
+        for (place, count) in counts.iter_mut().zip(all) {
+            *place = count.load(Relaxed);
+        }
+        counts
     }
 }
 

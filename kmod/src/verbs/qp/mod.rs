@@ -23,6 +23,7 @@ use super::cq::{Cq, Wake, WcOpcode, WcStatus, WorkCompletion};
 use super::srq::Srq;
 use super::{acks, Hca, LIMITS};
 use crate::link::Peer;
+use crate::print::log_warn_each_second;
 use crate::proto::rc::{AckEntry, NakCode, Op, Requester, Responder, Syndrome};
 use crate::rdma::event::{CoreQp, QpEvent, QpEvents};
 use crate::rdma::gate::Gate;
@@ -162,6 +163,31 @@ struct Wakes {
     send: Wake,
     recv: Wake,
     events: QpEvents,
+    blame: Option<Blame>,
+}
+
+/// What is told of a completion that failed by itself, not because another did.
+struct Blame {
+    status: WcStatus,
+    receive: bool,
+    /// MAC address of the peer, if the QP has one, and the QP there.
+    peer: Option<[u8; 6]>,
+    qpn: u32,
+}
+
+impl kernel::fmt::Display for Blame {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let what = if self.receive { "receive" } else { "send" };
+        write!(f, "a {what} failed: {}", self.status.text())?;
+        let Some([a, b, c, d, e, g]) = self.peer else {
+            return Ok(());
+        };
+        let qpn = self.qpn;
+        write!(
+            f,
+            "; its peer is QP {qpn:#x} of host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"
+        )
+    }
 }
 
 /// Number of the GSI QP (IBTA 1.7, 3.9.1).
@@ -461,6 +487,7 @@ impl Qp {
             };
             let status = post::wc_status(done.status);
             failed |= status != WcStatus::Success;
+            self.blame(inner, wakes, status, false);
             if status == WcStatus::Success && !wqe.flags.signaled {
                 continue;
             }
@@ -494,6 +521,22 @@ impl Qp {
         }
     }
 
+    /// Counts a completion that did not go well, and keeps what is to be told of the first.
+    fn blame(&self, inner: &Inner, wakes: &mut Wakes, status: WcStatus, receive: bool) {
+        if status == WcStatus::Success {
+            return;
+        }
+        self.hca.counters.completion_failed(status);
+        if status != WcStatus::Flushed && wakes.blame.is_none() {
+            wakes.blame = Some(Blame {
+                status,
+                receive,
+                peer: inner.peer.as_ref().map(|peer| peer.mac()),
+                qpn: inner.attributes.dest_qpn,
+            });
+        }
+    }
+
     /// Reports the receive in use.
     #[allow(clippy::too_many_arguments)]
     fn complete_receive(
@@ -509,6 +552,7 @@ impl Qp {
         let Some(wr_id) = inner.receives.finish() else {
             return;
         };
+        self.blame(inner, wakes, status, true);
         let wake = self.recv_cq.push(
             WorkCompletion {
                 wr_id,
@@ -528,6 +572,10 @@ impl Qp {
 
     /// Tells the consumers. No lock may be held, and the caller is inside the gate.
     fn wake(&self, mut wakes: Wakes) {
+        if let Some(blame) = &wakes.blame {
+            // Whatever programs and peers do.
+            log_warn_each_second!("QP {:#x}: {}", self.number, blame);
+        }
         if Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
             wakes.send.merge(wakes.recv);
             wakes.recv = Wake::default();
