@@ -3,6 +3,8 @@
 // The crate's interface is wider than what this module uses of it.
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
+#[path = "../../proto/src/bundle/mod.rs"]
+pub(crate) mod bundle;
 #[path = "../../proto/src/frame.rs"]
 pub(crate) mod frame;
 #[path = "../../proto/src/hello/mod.rs"]

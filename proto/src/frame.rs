@@ -9,14 +9,19 @@
 //! | 1 | 1 | opcode |
 //! | 2 | 1 | flags: 1 last, 2 solicited, 4 immediate data, 8 invalidate, 16 first |
 //! | 3 | 1 | extension length: 0, 16, 32 or 48 |
-//! | 4 | 4 | sequence on the rail |
-//! | 8 | 4 | acknowledgement: the next sequence expected from the other side |
-//! | 12 | 4 | credit: the other side may send sequences before this one |
+//! | 4 | 4 | sequence in the bundle; 0 if the frame is not sequenced |
+//! | 8 | 2 | sequence on the rail |
+//! | 10 | 2 | acknowledgement: the next sequence expected from the other side |
+//! | 12 | 2 | credit: the other side may send sequences before this one |
+//! | 14 | 2 | tag of the agreement that the frame belongs to |
 //! | 16 | 4 | destination QP number, 24 bits |
 //! | 20 | 4 | message number |
 //! | 24 | 4 | offset of the payload in its message |
 //! | 28 | 2 | payload length |
 //! | 30 | 2 | check over header and extension |
+//!
+//! The rail counts in 32 bits and sends the lower half: no window is near 2^15, so that the other
+//! side knows the upper half.
 
 /// Version of this layout.
 pub const VERSION: u8 = 1;
@@ -152,12 +157,16 @@ pub struct Header {
     pub imm: bool,
     /// The message invalidates a key.
     pub inv: bool,
+    /// Sequence among the frames of all rails to the other host.
+    pub bundle: u32,
     /// Sequence on the rail; of an unsequenced frame, the next one that will be used.
-    pub seq: u32,
+    pub seq: u16,
     /// The next sequence expected from the other side.
-    pub ack: u32,
+    pub ack: u16,
     /// The other side may send sequences before this one.
-    pub credit: u32,
+    pub credit: u16,
+    /// Which agreement of the two ends the frame belongs to.
+    pub tag: u16,
     /// Destination QP number, 24 bits.
     pub dqpn: u32,
     /// Message number.
@@ -245,9 +254,11 @@ impl Header {
             solicited: flags & SOLICITED != 0,
             imm: flags & IMM != 0,
             inv: flags & INV != 0,
-            seq: u32_at(header, 4),
-            ack: u32_at(header, 8),
-            credit: u32_at(header, 12),
+            bundle: u32_at(header, 4),
+            seq: u16_at(header, 8),
+            ack: u16_at(header, 10),
+            credit: u16_at(header, 12),
+            tag: u16_at(header, 14),
             dqpn,
             msn: u32_at(header, 20),
             offset: u32_at(header, 24),
@@ -284,9 +295,11 @@ impl Header {
             0,
             &[VERSION, self.opcode as u8, flags, ext.len() as u8],
         );
-        put(frame, 4, &self.seq.to_le_bytes());
-        put(frame, 8, &self.ack.to_le_bytes());
+        put(frame, 4, &self.bundle.to_le_bytes());
+        put(frame, 8, &self.seq.to_le_bytes());
+        put(frame, 10, &self.ack.to_le_bytes());
         put(frame, 12, &self.credit.to_le_bytes());
+        put(frame, 14, &self.tag.to_le_bytes());
         put(frame, 16, &self.dqpn.to_le_bytes());
         put(frame, 20, &self.msn.to_le_bytes());
         put(frame, 24, &self.offset.to_le_bytes());
@@ -300,14 +313,14 @@ impl Header {
 
 /// Renews acknowledgement and credit in a frame that [`Header::emit`] made, before it is sent
 /// again. `false`: it is no such frame.
-pub fn patch_rail_fields(frame: &mut [u8], ack: u32, credit: u32) -> bool {
+pub fn patch_rail_fields(frame: &mut [u8], ack: u16, credit: u16) -> bool {
     let Some(ext_len) = frame.get(3).map(|len| usize::from(*len)) else {
         return false;
     };
     if frame.len() < HEADER_LEN + ext_len {
         return false;
     }
-    put(frame, 8, &ack.to_le_bytes());
+    put(frame, 10, &ack.to_le_bytes());
     put(frame, 12, &credit.to_le_bytes());
     let (header, rest) = frame.split_at(HEADER_LEN);
     let check = check_of(header, rest.get(..ext_len).unwrap_or(&[]));

@@ -6,6 +6,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod bundle;
 pub mod frame;
 pub mod hello;
 pub mod rail;

@@ -23,7 +23,7 @@ const OPCODES: [Opcode; 13] = [
 
 fn header() -> impl Strategy<Value = Header> {
     let flags = any::<(bool, bool, bool, bool, bool)>();
-    let numbers = (any::<u32>(), any::<u32>(), any::<u32>(), 0..1u32 << 24);
+    let numbers = (any::<[u16; 4]>(), any::<u32>(), 0..1u32 << 24);
     (
         prop::sample::select(&OPCODES[..]),
         flags,
@@ -34,7 +34,7 @@ fn header() -> impl Strategy<Value = Header> {
             |(
                 opcode,
                 (first, last, solicited, imm, inv),
-                (seq, ack, credit, dqpn),
+                ([seq, ack, credit, tag], bundle, dqpn),
                 (msn, offset),
             )| {
                 Header {
@@ -47,6 +47,8 @@ fn header() -> impl Strategy<Value = Header> {
                     seq,
                     ack,
                     credit,
+                    tag,
+                    bundle,
                     dqpn,
                     msn,
                     offset,
@@ -61,7 +63,7 @@ proptest! {
         header in header(),
         ext_len in prop::sample::select(&[0usize, 16, 32, 48][..]),
         payload in prop::collection::vec(any::<u8>(), 0..PAYLOAD_MAX - EXT_MAX),
-        rail in any::<(u32, u32)>(),
+        rail in any::<(u16, u16)>(),
     ) {
         let ext = vec![0x5a; ext_len];
         let mut frame = vec![0; FRAME_MAX];

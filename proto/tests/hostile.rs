@@ -23,9 +23,11 @@ proptest! {
     ) {
         let header = Header {
             opcode: Opcode::Write,
-            seq: numbers[0],
-            ack: numbers[1],
-            credit: numbers[2],
+            bundle: numbers[0],
+            seq: numbers[1] as u16,
+            ack: (numbers[1] >> 16) as u16,
+            credit: numbers[2] as u16,
+            tag: (numbers[2] >> 16) as u16,
             msn: numbers[3],
             offset: numbers[4],
             ..Header::default()

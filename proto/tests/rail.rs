@@ -27,8 +27,8 @@ fn send(rail: &mut Rail, now: u64) -> Header {
 fn ack(ack: u32, credit: u32) -> Header {
     Header {
         opcode: Opcode::Ack,
-        ack,
-        credit,
+        ack: ack as u16,
+        credit: credit as u16,
         ..Header::default()
     }
 }
@@ -49,7 +49,7 @@ fn control(rail: &mut Rail, now: u64) -> Option<(Header, Vec<u8>)> {
 fn data(seq: u32) -> Header {
     Header {
         opcode: Opcode::Send,
-        seq,
+        seq: seq as u16,
         ..Header::default()
     }
 }
@@ -110,13 +110,10 @@ fn unit_what_cannot_be_true_is_not_believed() {
     // Acknowledged: what was not sent, or long ago. Credit: beyond every window.
     for (acked, credit) in [
         (11, 100),
-        (1 << 31, 0),
+        (1 << 15, 0),
         (5u32.wrapping_sub(600), 5),
         (0, 1000),
-        (
-            0u32.wrapping_sub(1 << 31),
-            0u32.wrapping_sub(1 << 31).wrapping_add(50),
-        ),
+        (1 << 15, (1 << 15) + 50),
     ] {
         let absurd = rail.stats().absurd;
         rail.on_frame(&ack(acked, credit), &[], 1);
@@ -263,7 +260,7 @@ fn unit_the_receiver_keeps_no_more_than_it_promised() {
         assert_eq!(rail.on_frame(&data(seq), &[], 0), Rx::Hold);
         assert_eq!(rail.on_frame(&data(seq), &[], 0), Rx::Duplicate);
     }
-    for seq in [8, 9, 100, 1 << 31] {
+    for seq in [8, 9, 100, (1 << 15) - 1] {
         assert_eq!(rail.on_frame(&data(seq), &[], 0), Rx::Outside);
     }
     assert_eq!(rail.next_held(), None);
@@ -285,7 +282,7 @@ fn unit_acknowledgements_are_few_but_in_time() {
     assert!(due <= 10_100);
     rail.on_frame(&data(15), &[], 100);
     let (header, _) = control(&mut rail, 100).expect("a quarter of the window has come");
-    assert_eq!((header.ack, header.credit), (16, 16 + WINDOW));
+    assert_eq!((header.ack, header.credit), (16, 16 + WINDOW as u16));
     rail.on_frame(&data(16), &[], 200);
     let due = rail.next_timeout().unwrap();
     assert_eq!(control(&mut rail, due - 1), None);
@@ -372,6 +369,40 @@ fn unit_the_timer_backs_off_up_to_a_second() {
 #[test]
 fn unit_a_rail_is_small() {
     assert!(size_of::<Rail>() <= 1024, "{} bytes", size_of::<Rail>());
+}
+
+/// Frames of earlier agreements, or of another bundle, are not taken, whatever their numbers.
+#[test]
+fn unit_frames_of_other_agreements_are_refused() {
+    let (mut a, mut b) = (rail(), rail());
+    a.set_sequences(0x1234_fff0, 0x5678_0001);
+    b.set_sequences(0x5678_0001, 0x1234_fff0);
+    let (hello, _) = control(&mut b, 0).unwrap();
+    assert_eq!(a.on_frame(&hello, &[], 0), Rx::Control);
+    assert_eq!(a.room(), WINDOW);
+    a.set_bundle(7, 9);
+    let frame = send(&mut a, 0);
+    assert_eq!((frame.seq, frame.tag), (0xfff0, 0x1234 ^ 7));
+    assert_eq!(b.on_frame(&frame, &[], 0), Rx::Outside);
+    b.set_bundle(9, 7);
+    let mut other = frame;
+    other.tag ^= 1;
+    assert_eq!(b.on_frame(&other, &[], 0), Rx::Outside);
+    assert_eq!(b.on_frame(&frame, &[], 0), Rx::Deliver);
+    // And on over the end of the lower half.
+    for _ in 0..40 {
+        let frame = send(&mut a, 0);
+        assert_eq!(b.on_frame(&frame, &[], 0), Rx::Deliver);
+        let back = send(&mut b, 0);
+        assert_eq!(a.on_frame(&back, &[], 0), Rx::Deliver);
+        let stale = Header {
+            tag: 0x5678,
+            ..back
+        };
+        assert_eq!(a.on_frame(&stale, &[], 0), Rx::Outside);
+    }
+    assert_eq!(a.una(), 0x1234_fff0 + 41);
+    assert_eq!(b.stats().outside, 2);
 }
 
 #[test]

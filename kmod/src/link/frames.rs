@@ -25,8 +25,6 @@ pub(super) struct Frames {
     pub(super) window: KVec<Option<Sent>>,
     /// Frames received after a gap, likewise.
     pub(super) held: KVec<Option<Kept>>,
-    /// The sequence after the last that was given.
-    pub(super) next_seq: u32,
     pub(super) free: KVec<KBox<TxBuf>>,
     /// Not needed any more, but perhaps still in the ring.
     pub(super) draining: Fifo<KBox<TxBuf>>,
@@ -59,7 +57,6 @@ impl Frames {
             proto: proto::Rail::new(config, now_us()),
             window: table(places)?,
             held: table(places)?,
-            next_seq: 0,
             free: bufs,
             draining,
             filling: 0,

@@ -209,7 +209,6 @@ impl Rail {
         };
         let now = now_us();
         let seq = state.proto.commit(&mut header, now);
-        state.next_seq = seq.wrapping_add(1);
         // It went well with the same lengths before.
         let _ = header.emit(ext, payload_len, buf.bytes());
         state.submit(&mut buf, end);
@@ -324,14 +323,11 @@ impl Rail {
             return;
         }
         state.collect();
-        let (ack, credit) = state.proto.fields();
-        let header = Header {
+        let mut header = Header {
             opcode,
-            seq: state.next_seq,
-            ack,
-            credit,
             ..Header::default()
         };
+        state.proto.stamp_control(&mut header);
         state.control(&header, payload);
         self.counters.control.fetch_add(1, Relaxed);
     }
@@ -399,7 +395,7 @@ impl Rail {
             Rx::Hold => {
                 let kept = frame.keep();
                 let mut state = self.state.lock();
-                if let Some(place) = state.held_at(header.seq) {
+                if let Some(place) = state.held_at(header.seq.into()) {
                     *place = Some(kept);
                 }
                 false

@@ -17,6 +17,8 @@ mod receiver;
 mod rtt;
 mod sender;
 
+pub(super) use bits::Bits;
+
 use super::frame::{Header, Opcode};
 use receiver::Receiver;
 pub use receiver::Rx;
@@ -30,6 +32,13 @@ pub const CONTROL_MAX: usize = 128;
 /// `a` comes before `b` in the circular order of sequences (distance below 2^31).
 pub const fn before(a: u32, b: u32) -> bool {
     a != b && b.wrapping_sub(a) < 1 << 31
+}
+
+/// The sequence nearest to `near` whose lower half is `low`.
+fn widen(low: u16, near: u32) -> u32 {
+    let ahead = low.wrapping_sub(near as u16);
+    // Two's complement: the upper half of the range lies behind `near`.
+    near.wrapping_add_signed(i32::from(ahead as i16))
 }
 
 /// What the two ends agreed on.
@@ -61,7 +70,7 @@ pub struct Stats {
     pub duplicates: u64,
     /// Frames that arrived after a gap and were kept.
     pub held: u64,
-    /// Frames beyond the credit that was given.
+    /// Frames beyond the credit that was given, or of another agreement.
     pub outside: u64,
     /// NAK frames sent.
     pub naks_sent: u64,
@@ -78,6 +87,10 @@ pub struct Stats {
 pub struct Rail {
     sender: Sender,
     receiver: Receiver,
+    /// Tags of this agreement, to send and to receive.
+    tags: (u16, u16),
+    /// What sequenced frames add to them: which bundle they belong to.
+    bundle_tags: (u16, u16),
 }
 
 impl Rail {
@@ -87,13 +100,24 @@ impl Rail {
         Self {
             sender: Sender::new(window, config.dead_after_us, now_us),
             receiver: Receiver::new(config.rx_capacity.clamp(1, window)),
+            tags: (0, 0),
+            bundle_tags: (0, 0),
         }
     }
 
-    /// Starts at other sequences. Both ends have to agree on them, before the first frame.
+    /// Starts at other sequences. Both ends have to agree on them, before the first frame. Their
+    /// upper halves are what tells frames of this agreement from those of others.
     pub fn set_sequences(&mut self, tx: u32, rx: u32) {
         self.sender.set_sequence(tx);
         self.receiver.set_sequence(rx);
+        self.tags = ((tx >> 16) as u16, (rx >> 16) as u16);
+    }
+
+    /// Says which bundle the rail carries frames of, by numbers that both ends know, to send and
+    /// to receive. Sequenced frames of another one are refused, and not acknowledged. To be called
+    /// before the first sequenced frame.
+    pub fn set_bundle(&mut self, tx: u16, rx: u16) {
+        self.bundle_tags = (tx, rx);
     }
 
     /// Claims the right to send one sequenced frame; to be used by [`commit`](Self::commit) or
@@ -112,19 +136,34 @@ impl Rail {
         self.sender.room()
     }
 
+    /// Frames that are sent and not acknowledged.
+    pub fn in_flight(&self) -> u32 {
+        self.sender.in_flight()
+    }
+
     /// Gives the claimed frame its place in the sequence and fills the rail fields. The frame has
     /// to be handed to the ring in this order.
     pub fn commit(&mut self, header: &mut Header, now_us: u64) -> u32 {
         let seq = self.sender.commit(now_us);
-        header.seq = seq;
+        header.seq = seq as u16;
         self.stamp(header);
+        header.tag = self.tags.0 ^ self.bundle_tags.0;
         seq
     }
 
     /// Acknowledgement and credit for a frame that is about to be sent.
-    pub fn fields(&mut self) -> (u32, u32) {
+    pub fn fields(&mut self) -> (u16, u16) {
         self.receiver.acknowledged();
-        (self.receiver.expected(), self.receiver.credit())
+        (
+            self.receiver.expected() as u16,
+            self.receiver.credit() as u16,
+        )
+    }
+
+    /// Frames have come that are not acknowledged yet, and the other side should know of them: it
+    /// may wait for them on other rails. [`poll_control`](Self::poll_control) has the frame.
+    pub fn hasten_ack(&mut self) {
+        self.receiver.hasten_ack();
     }
 
     fn stamp(&mut self, header: &mut Header) {
@@ -134,7 +173,9 @@ impl Rail {
     /// Fills the rail fields of a frame without a sequence of its own (PING, PONG), which has to
     /// be handed to the ring before the next frame is committed.
     pub fn stamp_control(&mut self, header: &mut Header) {
-        header.seq = self.sender.nxt();
+        header.seq = self.sender.nxt() as u16;
+        header.bundle = 0;
+        header.tag = self.tags.0;
         self.stamp(header);
     }
 
@@ -162,12 +203,22 @@ impl Rail {
 
     /// Takes the header of a frame that arrived, and its payload if it is a control frame.
     pub fn on_frame(&mut self, header: &Header, payload: &[u8], now_us: u64) -> Rx {
-        self.sender.on_ack(header.ack, header.credit, now_us);
-        if header.opcode.is_sequenced() {
-            return self.receiver.on_sequenced(header.seq, now_us);
+        let sequenced = header.opcode.is_sequenced();
+        let (_, own) = self.tags;
+        let (_, bundle) = self.bundle_tags;
+        if header.tag != if sequenced { own ^ bundle } else { own } {
+            self.receiver.refuse();
+            return Rx::Outside;
+        }
+        let ack = widen(header.ack, self.sender.una());
+        let credit = ack.wrapping_add(header.credit.wrapping_sub(header.ack).into());
+        self.sender.on_ack(ack, credit, now_us);
+        let seq = widen(header.seq, self.receiver.expected());
+        if sequenced {
+            return self.receiver.on_sequenced(seq, now_us);
         }
         // The wire keeps order: what was sent before this frame and is not here is lost.
-        self.receiver.on_sent_before(header.seq);
+        self.receiver.on_sent_before(seq);
         match header.opcode {
             Opcode::Nak => self.sender.on_nak(payload, now_us),
             Opcode::Ack if header.solicited => self.receiver.on_probe(),

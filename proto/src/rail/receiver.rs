@@ -91,6 +91,16 @@ impl Receiver {
         self.ack_now = false;
     }
 
+    /// What is owed is due now.
+    pub(super) fn hasten_ack(&mut self) {
+        self.ack_now |= self.unacknowledged > 0;
+    }
+
+    /// A frame of another agreement.
+    pub(super) fn refuse(&mut self) {
+        self.stats.outside += 1;
+    }
+
     fn owes_many(&self) -> bool {
         self.unacknowledged >= self.capacity.div_ceil(ACK_PART)
     }

@@ -70,7 +70,7 @@ impl Sender {
         self.nxt
     }
 
-    fn in_flight(&self) -> u32 {
+    pub(super) fn in_flight(&self) -> u32 {
         self.nxt.wrapping_sub(self.una)
     }
 

@@ -84,6 +84,7 @@ pub fn rail(data: &[u8]) {
         una: first_tx,
         next: first_tx,
         expected: first_rx,
+        tag: (first_rx >> 16) as u16,
         held: BTreeSet::new(),
         now: 0,
     };
@@ -110,6 +111,7 @@ struct Books {
     una: u32,
     next: u32,
     expected: u32,
+    tag: u16,
     held: BTreeSet<u32>,
     now: u64,
 }
@@ -122,7 +124,10 @@ impl Books {
         if room > 0 {
             let mut header = Header::default();
             assert_eq!(self.rail.commit(&mut header, self.now), self.next);
-            assert_eq!((header.seq, header.ack), (self.next, self.expected));
+            assert_eq!(
+                (header.seq, header.ack),
+                (self.next as u16, self.expected as u16)
+            );
             self.next = self.next.wrapping_add(1);
         }
     }
@@ -133,13 +138,22 @@ impl Books {
             1 => Opcode::Ack,
             _ => Opcode::Send,
         };
+        let foreign = bytes.u8() % 32 == 0;
         let header = Header {
             opcode,
             solicited: bytes.u8() % 8 == 0,
-            seq: bytes.near(self.expected),
-            ack: bytes.near(self.una),
-            credit: bytes.near(self.next),
+            seq: bytes.near(self.expected) as u16,
+            ack: bytes.near(self.una) as u16,
+            credit: bytes.near(self.next) as u16,
+            tag: self.tag ^ u16::from(foreign),
             ..Header::default()
+        };
+        // No sequence that counts is 2^15 away.
+        let ahead = u32::from(header.seq.wrapping_sub(self.expected as u16));
+        let seq = if ahead < 1 << 15 {
+            self.expected.wrapping_add(ahead)
+        } else {
+            self.expected.wrapping_sub((1 << 16) - ahead)
         };
         let mut payload = Vec::new();
         if opcode == Opcode::Nak {
@@ -150,8 +164,9 @@ impl Books {
             payload.truncate(payload.len() - payload.len().min(usize::from(bytes.u8() % 3)));
         }
         match self.rail.on_frame(&header, &payload, self.now) {
+            verdict if foreign => assert_eq!(verdict, Rx::Outside),
             Rx::Deliver => {
-                assert_eq!(header.seq, self.expected);
+                assert_eq!(seq, self.expected);
                 self.expected = self.expected.wrapping_add(1);
                 while let Some(seq) = self.rail.next_held() {
                     assert_eq!(seq, self.expected);
@@ -160,12 +175,11 @@ impl Books {
                 }
             }
             Rx::Hold => {
-                let ahead = header.seq.wrapping_sub(self.expected);
                 assert!(ahead > 0 && ahead < self.capacity);
-                assert!(self.held.insert(header.seq), "kept twice");
+                assert!(self.held.insert(seq), "kept twice");
             }
             Rx::Duplicate => {
-                assert!(before(header.seq, self.expected) || self.held.contains(&header.seq));
+                assert!(before(seq, self.expected) || self.held.contains(&seq));
             }
             Rx::Outside => assert!(opcode.is_sequenced()),
             Rx::Control => assert!(!opcode.is_sequenced()),
@@ -197,9 +211,12 @@ impl Books {
                 break;
             };
             assert!(round < 40, "control frames without end");
-            assert_eq!((header.seq, header.ack), (self.next, self.expected));
-            let credit = header.credit.wrapping_sub(self.expected);
-            assert_eq!(credit, self.capacity);
+            assert_eq!(
+                (header.seq, header.ack),
+                (self.next as u16, self.expected as u16)
+            );
+            let credit = header.credit.wrapping_sub(header.ack);
+            assert_eq!(u32::from(credit), self.capacity);
             assert!(len <= CONTROL_MAX && !header.opcode.is_sequenced());
             for range in payload[..len].chunks_exact(8) {
                 let from = u32::from_le_bytes(range[..4].try_into().unwrap());

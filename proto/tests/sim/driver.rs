@@ -2,6 +2,7 @@
 
 use super::{Chance, Frame, Upper};
 use std::collections::VecDeque;
+use tbrdma_proto::bundle::Epoch;
 use tbrdma_proto::frame::{patch_rail_fields, Header, Opcode, FRAME_MAX};
 use tbrdma_proto::rail::{Config, Rail, Rx, CONTROL_MAX};
 
@@ -44,6 +45,7 @@ impl Default for Setting {
 }
 
 struct Sent {
+    bundle: u32,
     bytes: Vec<u8>,
     in_ring: bool,
 }
@@ -66,6 +68,11 @@ pub struct Driver {
     stopped_until: u64,
     /// Pongs that came, not yet looked at.
     pub pongs: Vec<u64>,
+    /// What pings and pongs say of the bundle, and what the last pong said.
+    pub epoch: Epoch,
+    pub heard: Option<Epoch>,
+    /// Numbers in the bundle of frames that were acknowledged, not yet looked at.
+    pub acknowledged: Vec<u32>,
     /// Data frames are dropped until this is set.
     pub open: bool,
     /// Frames that found no descriptor.
@@ -103,6 +110,9 @@ impl Driver {
             stopped_until: 0,
             setting,
             pongs: Vec::new(),
+            epoch: Epoch::default(),
+            heard: None,
+            acknowledged: Vec::new(),
             open: true,
             overruns: 0,
             malformed: 0,
@@ -207,7 +217,7 @@ impl Driver {
         let una = self.rail.una();
         let verdict = self.rail.on_frame(&header, payload, now);
         self.free_acked(una);
-        let place = self.place(header.seq);
+        let place = self.place(header.seq.into());
         match verdict {
             Rx::Deliver => {
                 deliver(upper, header, ext, payload, now);
@@ -215,7 +225,10 @@ impl Driver {
                     let place = self.place(seq);
                     let bytes = self.held[place].take().expect("was kept");
                     let (header, ext, payload) = Header::parse(&bytes).expect("was understood");
-                    assert_eq!(header.seq, seq, "another frame was kept in this place");
+                    assert_eq!(
+                        header.seq, seq as u16,
+                        "another frame was kept in this place"
+                    );
                     deliver(upper, header, ext, payload, now);
                 }
             }
@@ -228,10 +241,11 @@ impl Driver {
             }
             Rx::Duplicate | Rx::Outside => {}
             Rx::Control => match header.opcode {
-                Opcode::Ping => self.send_control(Opcode::Pong, payload),
+                Opcode::Ping => self.send_proof(Opcode::Pong, &payload[..8]),
                 Opcode::Pong => {
                     let nonce = payload.first_chunk().expect("a pong has a nonce");
                     self.pongs.push(u64::from_le_bytes(*nonce));
+                    self.heard = Epoch::parse(&payload[8..]);
                 }
                 _ => {}
             },
@@ -243,13 +257,20 @@ impl Driver {
         let mut seq = una;
         while seq != self.rail.una() {
             let place = self.place(seq);
-            assert!(self.sent[place].take().is_some(), "{seq} was not sent");
+            let sent = self.sent[place].take();
+            let sent = sent.unwrap_or_else(|| panic!("{seq} was not sent"));
+            self.acknowledged.push(sent.bundle);
             seq = seq.wrapping_add(1);
         }
     }
 
     pub fn ping(&mut self, nonce: u64) {
-        self.send_control(Opcode::Ping, &nonce.to_le_bytes());
+        self.send_proof(Opcode::Ping, &nonce.to_le_bytes());
+    }
+
+    fn send_proof(&mut self, opcode: Opcode, nonce: &[u8]) {
+        let payload = [nonce, &self.epoch.emit()[..]].concat();
+        self.send_control(opcode, &payload);
     }
 
     fn send_control(&mut self, opcode: Opcode, payload: &[u8]) {
@@ -262,7 +283,7 @@ impl Driver {
     }
 
     fn push_control(&mut self, header: &Header, payload: &[u8]) {
-        assert_eq!(header.seq, self.next_seq);
+        assert_eq!(header.seq, self.next_seq as u16);
         // Without a descriptor it is as good as lost.
         if self.tx.len() < self.setting.tx_size {
             self.controls += 1;
@@ -315,10 +336,25 @@ impl Driver {
         self.tx.push_back((bytes.clone(), Some(seq)));
         let place = self.place(seq);
         let old = self.sent[place].replace(Sent {
+            bundle: header.bundle,
             bytes,
             in_ring: true,
         });
         assert!(old.is_none(), "the window is larger than agreed on");
+    }
+
+    /// The driver ends: what it has sent and nobody has acknowledged, in the order of sending.
+    pub fn into_unacknowledged(mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        let mut seq = self.rail.una();
+        while seq != self.next_seq {
+            let place = self.place(seq);
+            let sent = self.sent[place].take().expect("kept until acknowledged");
+            let (header, ext, payload) = Header::parse(&sent.bytes).expect("was sent");
+            frames.push(frame_of(header, ext, payload));
+            seq = seq.wrapping_add(1);
+        }
+        frames
     }
 
     /// Everything that was sent has been acknowledged.
@@ -336,16 +372,20 @@ fn emit(header: &Header, ext: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 fn deliver(upper: &mut impl Upper, header: Header, ext: &[u8], payload: &[u8], now: u64) {
-    let frame = Frame {
+    upper.deliver(frame_of(header, ext, payload), now);
+}
+
+fn frame_of(header: Header, ext: &[u8], payload: &[u8]) -> Frame {
+    Frame {
         // The rail's own fields are none of the upper layer's business.
         header: Header {
             seq: 0,
             ack: 0,
             credit: 0,
+            tag: 0,
             ..header
         },
         ext: ext.to_vec(),
         payload: payload.to_vec(),
-    };
-    upper.deliver(frame, now);
+    }
 }
