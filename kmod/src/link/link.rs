@@ -466,7 +466,7 @@ impl Link {
         let ends = rings.ends();
         let rail = Rail::new(
             rings,
-            agreed.window,
+            agreed,
             self.shared.queues.data.clone(),
             self.shared.net.clone(),
             self.clone(),

@@ -12,6 +12,7 @@ use super::rings::{Rings, CONTROL};
 use super::{Peer, TxError};
 use crate::net::Net;
 use crate::proto::frame::{FrameError, Header, Opcode};
+use crate::proto::hello::Agreed;
 use crate::proto::rail::{self as proto, Rx};
 use crate::thunderbolt::debugfs::Writer;
 use crate::thunderbolt::os::{self, now_us, Workqueue};
@@ -88,16 +89,16 @@ impl_has_delayed_work! {
 }
 
 impl Rail {
-    /// Makes a rail of `rings`, with at most `window` frames in flight, as agreed. It works after
-    /// [`Rail::start`].
+    /// Makes a rail of `rings`, with the window and the first sequences that were agreed on. It
+    /// works after [`Rail::start`].
     pub(super) fn new(
         rings: Rings,
-        window: u16,
+        agreed: &Agreed,
         queue: Arc<Workqueue>,
         net: Arc<Net>,
         owner: Arc<dyn Owner>,
     ) -> Result<Arc<Self>> {
-        let window = u32::from(window.min(rings.window()));
+        let window = u32::from(agreed.window.min(rings.window()));
         let config = proto::Config {
             window,
             rx_capacity: u32::from(rings.rx_capacity()).min(window),
@@ -106,7 +107,9 @@ impl Rail {
         let Rings {
             tx, rx, bufs, pump, ..
         } = rings;
-        let state = Frames::new(tx, bufs, config)?;
+        let mut state = Frames::new(tx, bufs, config)?;
+        let (first_tx, first_rx) = agreed.first_seqs;
+        state.proto.set_sequences(first_tx, first_rx);
         Arc::pin_init(
             pin_init!(Self {
                 pump,
