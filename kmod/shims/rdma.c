@@ -5,9 +5,12 @@
 #include <linux/random.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
+#include <net/netlink.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
+#include <rdma/restrack.h>
 #include <rdma/uverbs_ioctl.h>
+#include <uapi/rdma/rdma_netlink.h>
 #include "rdma.h"
 
 struct ib_device *tbrdma_alloc_ib_device(size_t size)
@@ -117,6 +120,22 @@ void tbrdma_port_event(struct ib_device *dev, bool active)
 	};
 
 	ib_dispatch_event(&event);
+}
+
+/* The driver's part of a netlink answer about an object. */
+struct nlattr *tbrdma_details_begin(struct sk_buff *msg)
+{
+	return nla_nest_start_noflag(msg, RDMA_NLDEV_ATTR_DRIVER);
+}
+
+void tbrdma_details_end(struct sk_buff *msg, struct nlattr *nest)
+{
+	nla_nest_end(msg, nest);
+}
+
+void tbrdma_details_cancel(struct sk_buff *msg, struct nlattr *nest)
+{
+	nla_nest_cancel(msg, nest);
 }
 
 /* What create operations see of the core's context: nothing of our own is behind it. */

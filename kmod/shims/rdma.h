@@ -27,6 +27,13 @@ void tbrdma_srq_limit(struct ib_srq *srq);
 void tbrdma_qp_event(struct ib_qp *qp, int kind);
 void tbrdma_port_event(struct ib_device *dev, bool active);
 
+struct nlattr;
+struct sk_buff;
+
+struct nlattr *tbrdma_details_begin(struct sk_buff *msg);
+void tbrdma_details_end(struct sk_buff *msg, struct nlattr *nest);
+void tbrdma_details_cancel(struct sk_buff *msg, struct nlattr *nest);
+
 struct ib_ucontext;
 struct uverbs_attr_bundle;
 struct tbrdma_memory;

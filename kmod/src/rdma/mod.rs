@@ -5,10 +5,12 @@
 //! - `ops`: the C functions of that table; they turn pointers into values and call `crate::verbs`
 //! - [`memory`]: pinned memory of a user
 //! - [`queue`]: queues that a user's process maps
+//! - [`details`]: what `rdma resource` tells of an object
 //! - `statistics`: counters for `rdma statistic`
 //! - [`gate`]: lets destroying an object wait for those who use it
 //! - [`event`]: completion and port events to the core
 
+pub(crate) mod details;
 pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod gate;

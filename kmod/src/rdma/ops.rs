@@ -5,6 +5,7 @@
 //! objects of our device, an object's create operation before any other, and its destroy operation
 //! last and alone (Documentation/infiniband/core_locking.rst).
 
+use super::details;
 use super::device::Device;
 use super::event::{CoreCq, CoreQp, CoreSrq};
 use super::memory::KernelMemory;
@@ -85,6 +86,9 @@ pub(super) fn table(owner: *mut sys::module, driver_id: u32) -> sys::ib_device_o
         query_pkey: Some(query_pkey),
         alloc_hw_port_stats: Some(alloc_hw_port_stats),
         get_hw_stats: Some(get_hw_stats),
+        fill_res_qp_entry: Some(fill_res_qp_entry),
+        fill_res_cq_entry: Some(fill_res_cq_entry),
+        fill_res_mr_entry: Some(fill_res_mr_entry),
         alloc_ucontext: Some(alloc_ucontext),
         dealloc_ucontext: Some(dealloc_ucontext),
         disassociate_ucontext: Some(disassociate_ucontext),
@@ -320,6 +324,21 @@ unsafe extern "C" fn get_hw_stats(
 ) -> c_int {
     // SAFETY: see the module's common ground; the core gives what `alloc_hw_port_stats` returned.
     unsafe { super::statistics::fill(stats, &hca(device).statistics()) }
+}
+
+unsafe extern "C" fn fill_res_qp_entry(msg: *mut sys::sk_buff, qp: *mut sys::ib_qp) -> c_int {
+    // SAFETY: see the module's common ground, here and below; the core holds the object.
+    unsafe { details::put(msg, &qp_of(qp).details()) }
+}
+
+unsafe extern "C" fn fill_res_cq_entry(msg: *mut sys::sk_buff, cq: *mut sys::ib_cq) -> c_int {
+    // SAFETY: as above.
+    unsafe { details::put(msg, &cq_of(cq).details()) }
+}
+
+unsafe extern "C" fn fill_res_mr_entry(msg: *mut sys::sk_buff, mr: *mut sys::ib_mr) -> c_int {
+    // SAFETY: as above.
+    unsafe { details::put(msg, &(*mr.cast::<MrObject>()).mr.details()) }
 }
 
 unsafe extern "C" fn alloc_ucontext(

@@ -3,6 +3,7 @@
 
 use super::{Hca, LIMITS};
 use crate::errno::not_supported;
+use crate::rdma::details::Detail;
 use crate::rdma::event::{CoreCq, CoreQp};
 use crate::rdma::gate::Gate;
 use crate::rdma::queue::{full_barrier, Owner, Queue};
@@ -286,6 +287,28 @@ impl Cq {
             Ring::Kernel { ring, .. } => ring.len() as u32,
             Ring::Gone => 0,
         }
+    }
+
+    /// What `rdma resource` tells of it.
+    pub(crate) fn details(&self) -> [Detail; 4] {
+        let state = self.state.lock();
+        let (entries, waiting, armed) = match &state.ring {
+            Ring::User { queue, producer } => (
+                queue.entries(),
+                producer.wrapping_sub(queue.consumer()),
+                queue.flag().load(Relaxed),
+            ),
+            Ring::Kernel {
+                ring, len, armed, ..
+            } => (ring.len() as u32, *len as u32, *armed),
+            Ring::Gone => (0, 0, 0),
+        };
+        [
+            (c"entries", entries),
+            (c"waiting", waiting),
+            (c"armed", armed),
+            (c"overrun", state.overrun.into()),
+        ]
     }
 
     /// Adds a completion. Call [`wake`](Self::wake) with the result when no lock is held.

@@ -4,6 +4,7 @@
 use super::{Hca, LIMITS};
 use crate::errno::not_supported;
 use crate::proto::rc::{AtomicOp, ATOMIC_LEN};
+use crate::rdma::details::Detail;
 use crate::rdma::gate::Gate;
 use crate::rdma::memory::{DmaBuf, KernelMemory, Pinned};
 use crate::rdma::Sge;
@@ -197,6 +198,15 @@ impl Mr {
             }
         };
         Self::register(self.hca.as_arc_borrow(), pd, start, length, virt, access).map(Some)
+    }
+
+    /// What `rdma resource` tells of it: `enum ib_access_flags`, and whether it is a dma-buf.
+    pub(crate) fn details(&self) -> [Detail; 2] {
+        let dma_buf = matches!(self.memory, Memory::DmaBuf(_));
+        [
+            (c"access_flags", self.access().raw),
+            (c"dma_buf", dma_buf.into()),
+        ]
     }
 
     fn access(&self) -> Access {

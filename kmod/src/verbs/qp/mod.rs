@@ -25,6 +25,7 @@ use super::{acks, Hca, LIMITS};
 use crate::link::Peer;
 use crate::print::log_warn_each_second;
 use crate::proto::rc::{AckEntry, NakCode, Op, Requester, Responder, Syndrome};
+use crate::rdma::details::Detail;
 use crate::rdma::event::{CoreQp, QpEvent, QpEvents};
 use crate::rdma::gate::Gate;
 use crate::rdma::queue::Owner;
@@ -297,6 +298,23 @@ impl Qp {
             QpKind::Gsi => hca.qps.insert_at(GSI_QPN, GFP_KERNEL, make),
             _ => hca.qps.insert(make),
         }
+    }
+
+    /// What `rdma resource` tells of it.
+    pub(crate) fn details(&self) -> [Detail; 6] {
+        let inner = self.inner.lock();
+        let waiting = inner.receives.waiting();
+        [
+            (c"sq_entries", self.caps.send_wr),
+            (c"sq_outstanding", inner.requester.outstanding()),
+            (
+                c"rq_entries",
+                inner.receives.queue().map_or(0, |q| q.entries()),
+            ),
+            (c"rq_posted", waiting),
+            (c"waits_for_room", inner.blocked.into()),
+            (c"owes_ack", inner.responder.owes_ack().into()),
+        ]
     }
 
     /// Its type.

@@ -225,6 +225,11 @@ impl Receives {
         self.own.as_ref().map(RecvQueue::queue)
     }
 
+    /// Receives that wait, unless they are those of a shared queue.
+    pub(super) fn waiting(&self) -> u32 {
+        self.own.as_ref().map_or(0, RecvQueue::waiting)
+    }
+
     /// Puts a receive of a consumer in the kernel at the end. EINVAL: too many elements; ENOMEM:
     /// the queue is full.
     pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result {
