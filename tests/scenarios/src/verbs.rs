@@ -9,9 +9,10 @@ use tbrdma_lab::Lab;
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Programs that find each other by TCP beside the cable.
-const PROGRAMS: [&str; 15] = [
+const PROGRAMS: [&str; 16] = [
     "ibv_uc_pingpong -d tbrdma0 -g 0 -c -n 500",
     "ibv_rc_pingpong -d tbrdma0 -g 0 -c -n 500 -t",
+    "ibv_rc_pingpong -d tbrdma0 -g 0 -c -n 500 -N",
     "ibv_srq_pingpong -d tbrdma0 -g 0 -c -n 500 -q 4",
     "ib_send_bw --use-srq -q 2 -s 4096 -n 300 -F -d tbrdma0 -x 0",
     "ibv_ud_pingpong -d tbrdma0 -g 0 -c -n 500",
@@ -45,7 +46,62 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         after.0 > before.0 + 1000 && after.1 > before.1 + 1000,
         "rdma statistic went from {before:?} to {after:?} frames sent and received"
     );
+    features(lab)?;
+    details(lab)?;
+    port_events(lab)
+}
+
+/// Each feature by itself, in one host; some of them make completions fail.
+fn features(lab: &Lab) -> Result<()> {
+    let refused = |lab: &Lab| -> Result<u64> {
+        let printed = lab.run("b", "rdma statistic show link tbrdma0/1")?;
+        facts::statistic(&printed, "completions_remote_access")
+    };
+    let before = refused(lab)?;
+    lab.run_for("b", "tbrdma-verbs-check --device tbrdma0 --features", LIMIT)?;
+    let after = refused(lab)?;
+    ensure!(
+        after > before,
+        "{} completions failed for want of a right, which rdma statistic does not count",
+        after - before
+    );
+    let told = "a send failed: remote access error; its peer is QP 0x";
+    lab.run("b", &format!("dmesg | grep -q '{told}'"))
+        .context("no line tells who is to blame for a failed completion")
+        .map(drop)
+}
+
+/// What `rdma resource` tells of the objects of a program that waits for its client.
+fn details(lab: &Lab) -> Result<()> {
+    let command = "ibv_rc_pingpong -d tbrdma0 -g 0 -p 7177 > /dev/null & server=$!; \
+                   for i in $(seq 100); do \
+                   rdma resource show qp | grep -q rc_pingpong && break; sleep 0.1; done; \
+                   for kind in qp cq mr; do rdma -d -d resource show $kind; done; \
+                   kill $server";
+    let printed = lab.run("b", command)?;
+    for word in ["sq_outstanding", "rq_posted", "waiting", "access_flags"] {
+        ensure!(
+            printed.contains(word),
+            "rdma resource does not tell {word}:\n{printed}"
+        );
+    }
     Ok(())
+}
+
+/// The port's events, as the cable goes and comes.
+fn port_events(lab: &Lab) -> Result<()> {
+    let watching = "timeout 60 stdbuf -oL ibv_asyncwatch -d tbrdma0 > /tmp/events";
+    let watch = lab.start("b", watching, LIMIT)?;
+    let seen = |event: &str| format!("grep -q {event} /tmp/events");
+    lab.until("b", &seen("'async event FD'"), LIMIT)?;
+    lab.fabric()?.unplug(0)?;
+    wait_for_port(lab, "DOWN")?;
+    lab.until("b", &seen("IBV_EVENT_PORT_ERR"), LIMIT)?;
+    lab.fabric()?.plug(0)?;
+    wait_for_port(lab, "ACTIVE")?;
+    lab.until("b", &seen("IBV_EVENT_PORT_ACTIVE"), LIMIT)?;
+    lab.run("b", "pkill -x ibv_asyncwatch")?;
+    watch.outcome().map(drop)
 }
 
 /// Frames that b has sent and received, as `rdma statistic` tells.
