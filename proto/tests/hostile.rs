@@ -64,6 +64,37 @@ proptest! {
     }
 
     #[test]
+    fn prop_hostile_extensions(data in prop::collection::vec(any::<u8>(), 0..100)) {
+        adversary::extensions(&data);
+    }
+
+    /// Acknowledgements that are right but for some bytes.
+    #[test]
+    fn prop_hostile_changes_of_acknowledgements(
+        entries in prop::collection::vec((any::<[u8; 3]>(), any::<u32>(), 0..4u8, 0..6u8), 0..20),
+        changes in prop::collection::vec((0..300usize, any::<u8>()), 0..3),
+    ) {
+        let mut data = Vec::new();
+        for (qpn, msn, kind, detail) in entries {
+            data.extend(qpn);
+            data.push(0);
+            data.extend(msn.to_le_bytes());
+            data.extend([kind, if kind % 2 == 0 { 0 } else { detail }, 0, 0]);
+        }
+        for (place, value) in changes {
+            if let Some(byte) = data.get_mut(place) {
+                *byte = value;
+            }
+        }
+        adversary::extensions(&data);
+    }
+
+    #[test]
+    fn prop_hostile_requests_of_a_program(data in prop::collection::vec(any::<u8>(), 0..1000)) {
+        adversary::user::send(&data);
+    }
+
+    #[test]
     fn prop_hostile_datagrams(data in prop::collection::vec(any::<u8>(), 0..100)) {
         adversary::datagram(&data);
     }

@@ -38,6 +38,7 @@ mod requester;
 mod responder;
 mod response;
 mod unreliable;
+mod user;
 mod wqe;
 
 pub use ack::{AckEntries, AckEntry, NakCode, Syndrome, ACK_ENTRY_LEN};
@@ -47,6 +48,7 @@ pub use request::{Delivery, Kind, Placed, Step};
 pub use requester::{Config, Next, Requester};
 pub use responder::Responder;
 pub use response::{ReadSegment, Response, MAX_READS};
+pub use user::{user_flags, UserRequest, UserSend};
 pub use wqe::{Completion, Op, PostError, Segment, Status, Wqe, WqeFlags};
 
 /// Largest message, bytes: 1 GiB, within the 2 GiB that IBTA allows (IBTA 1.7, 9.7.7).

@@ -2,11 +2,13 @@
 //! books stay right. The fuzz targets and the property tests run the same functions.
 
 pub mod qp;
+pub mod user;
 
 use std::collections::BTreeSet;
 use tbrdma_proto::frame::{patch_rail_fields, Header, Opcode, FRAME_MAX, HEADER_LEN};
 use tbrdma_proto::hello::{Action, Facts, Hello, Message, State, MAX_RAILS, MESSAGE_LEN};
 use tbrdma_proto::rail::{before, Config, Rail, Rx, CONTROL_MAX, MAX_WINDOW};
+use tbrdma_proto::rc::{first_sqpn, AckEntries, AtomicExt, Kind, RethExt, SendExt, ACK_ENTRY_LEN};
 use tbrdma_proto::ud::{Datagram, UD_EXT_LEN, UD_MTU};
 
 /// Numbers out of the bytes that decide what happens; zeros when they are used up.
@@ -63,6 +65,32 @@ pub fn frame(data: &[u8]) {
     assert_eq!(again[..at], data[..at]);
     assert!(patch_rail_fields(&mut again, header.ack, header.credit));
     assert_eq!(again[..at], data[..at]);
+}
+
+/// Extensions and acknowledgements out of anything: what is taken is what would be written.
+pub fn extensions(data: &[u8]) {
+    if let Some(ext) = SendExt::parse(data) {
+        assert_eq!(ext.emit()[..], *data);
+    }
+    if let Some(ext) = RethExt::parse(data) {
+        assert_eq!(ext.emit()[..], *data);
+    }
+    if let Some(ext) = AtomicExt::parse(data) {
+        assert_eq!(ext.emit()[..], *data);
+    }
+    for kind in [Kind::Send, Kind::Write, Kind::Read, Kind::Atomic] {
+        assert!(first_sqpn(kind, data).is_none_or(|qpn| qpn >> 24 == 0));
+    }
+    let mut entries = AckEntries::new(data);
+    let mut at = 0;
+    for entry in &mut entries {
+        assert_eq!(entry.emit()[..], data[at..at + ACK_ENTRY_LEN]);
+        at += ACK_ENTRY_LEN;
+    }
+    assert_eq!(entries.rest(), &data[at..]);
+    if let Some(message) = Message::parse(data) {
+        assert_eq!(Message::parse(&message.emit()), Some(message));
+    }
 }
 
 /// A rail whose other end says anything: what it delivers is in order, what it believes to be

@@ -3,7 +3,7 @@
 
 use super::queues::SendInfo;
 use super::{Inner, Qp, QpKind, QpState, Wakes};
-use crate::proto::rc::{Op, PostError, Status, Wqe, WqeFlags, MAX_MESSAGE};
+use crate::proto::rc::{user_flags, Op, PostError, Status, UserSend, Wqe, WqeFlags, MAX_MESSAGE};
 use crate::rdma::Sge;
 use crate::sys;
 use crate::uapi::send_flags;
@@ -170,19 +170,19 @@ impl Qp {
             return false;
         };
         let entry = inner.sends.head(index);
-        let flag = |bit: u16| entry.flags & bit != 0;
-        let flags = WqeFlags {
-            signaled: signal_all || flag(send_flags::SIGNALED),
-            solicited: flag(send_flags::SOLICITED),
-            fence: flag(send_flags::FENCE),
-        };
-        let op = op_of(u32::from(entry.opcode)).filter(|op| kind.allows(*op));
-        let inline = flag(send_flags::INLINE) && !op.is_some_and(Op::is_answered);
-        let count = if inline {
-            entry.inline_len
-        } else {
-            entry.num_sge
-        } as usize;
+        let request = UserSend {
+            opcode: u32::from(entry.opcode),
+            flags: entry.flags,
+            num_sge: entry.num_sge,
+            inline_len: entry.inline_len,
+            imm: entry.imm,
+            raddr: entry.raddr,
+            rkey: entry.rkey,
+            compare_add: entry.compare_add,
+            swap: entry.swap,
+        }
+        .read(signal_all, |op| kind.allows(op));
+        let (inline, count) = (request.inline, request.count as usize);
         // Where the next message goes, as `post` will say.
         let slot = inner.sends.slot(inner.requester.tail());
         let fetched = inner.sends.fetch(index, slot, count, inline);
@@ -207,25 +207,14 @@ impl Qp {
         } else {
             total(inner.sends.sges(slot))
         };
-        let good = op.filter(|_| fetched.is_ok() && len <= u64::from(MAX_MESSAGE));
-        let wqe = match good {
-            Some(op) => {
-                let (raddr, rkey) = (entry.raddr, entry.rkey);
-                let mut wqe = Wqe::new(op, flags, len as u32, raddr, rkey, entry.imm);
-                wqe.compare = entry.compare_add;
-                wqe.swap_add = if op == Op::CmpSwap {
-                    entry.swap
-                } else {
-                    entry.compare_add
-                };
-                wqe
-            }
+        let wqe = match request.wqe(len).filter(|_| fetched.is_ok()) {
+            Some(wqe) => wqe,
             // It has to fail in its turn, after those before it.
             None => {
                 if let Some(place) = inner.sends.info.get_mut(slot) {
                     place.bad = true;
                 }
-                Wqe::new(Op::Send, flags, 0, 0, 0, 0)
+                request.failing()
             }
         };
         let mut posted = inner.requester.post(&mut inner.sends.wqes, wqe);
@@ -233,7 +222,7 @@ impl Qp {
             if let Some(place) = inner.sends.info.get_mut(slot) {
                 place.bad = true;
             }
-            let failing = Wqe::new(Op::Send, flags, 0, 0, 0, 0);
+            let failing = request.failing();
             posted = inner.requester.post(&mut inner.sends.wqes, failing);
         }
         if posted.is_ok() {
@@ -277,15 +266,44 @@ impl Qp {
 
 /// The operation of an `enum ib_wr_opcode`, which is also that of a user.
 pub(crate) fn op_of(opcode: sys::ib_wr_opcode) -> Option<Op> {
-    Some(match opcode {
-        sys::ib_wr_opcode_IB_WR_SEND => Op::Send,
-        sys::ib_wr_opcode_IB_WR_SEND_WITH_IMM => Op::SendImm,
-        sys::ib_wr_opcode_IB_WR_SEND_WITH_INV => Op::SendInv,
-        sys::ib_wr_opcode_IB_WR_RDMA_WRITE => Op::Write,
-        sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => Op::WriteImm,
-        sys::ib_wr_opcode_IB_WR_RDMA_READ => Op::Read,
-        sys::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => Op::CmpSwap,
-        sys::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => Op::FetchAdd,
-        _ => return None,
-    })
+    Op::of_verbs(opcode)
 }
+
+const _: () = {
+    assert!(
+        matches!(
+            Op::of_verbs(sys::ib_wr_opcode_IB_WR_SEND_WITH_INV),
+            Some(Op::SendInv)
+        ) && matches!(Op::of_verbs(sys::ib_wr_opcode_IB_WR_SEND), Some(Op::Send))
+            && matches!(
+                Op::of_verbs(sys::ib_wr_opcode_IB_WR_SEND_WITH_IMM),
+                Some(Op::SendImm)
+            )
+            && matches!(
+                Op::of_verbs(sys::ib_wr_opcode_IB_WR_RDMA_WRITE),
+                Some(Op::Write)
+            )
+            && matches!(
+                Op::of_verbs(sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM),
+                Some(Op::WriteImm)
+            )
+            && matches!(
+                Op::of_verbs(sys::ib_wr_opcode_IB_WR_RDMA_READ),
+                Some(Op::Read)
+            )
+            && matches!(
+                Op::of_verbs(sys::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP),
+                Some(Op::CmpSwap)
+            )
+            && matches!(
+                Op::of_verbs(sys::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD),
+                Some(Op::FetchAdd)
+            )
+    );
+    assert!(
+        user_flags::FENCE == send_flags::FENCE
+            && user_flags::SIGNALED == send_flags::SIGNALED
+            && user_flags::SOLICITED == send_flags::SOLICITED
+            && user_flags::INLINE == send_flags::INLINE
+    );
+};
