@@ -3,6 +3,7 @@
 mod bench;
 mod build;
 mod demo;
+mod fuzz;
 mod lab;
 mod package;
 mod table;
@@ -28,6 +29,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Run all tests, or some.
     Test(test::Arguments),
+    /// Feed the parsers bytes that find their own way, for as long as wanted.
+    Fuzz(fuzz::Arguments),
     /// Make the Debian packages.
     Package,
     /// Virtual machines joined by an emulated USB4 cable.
@@ -49,6 +52,7 @@ fn run() -> Result<ExitCode> {
     match Arguments::parse().command {
         Command::Demo => demo::run()?,
         Command::Bench(arguments) => bench::run(&arguments)?,
+        Command::Fuzz(arguments) => fuzz::by_hand(&arguments)?,
         Command::Package => {
             for deb in package::package(&package::Options::new(build::repository()))? {
                 println!("{}", deb.display());

@@ -54,6 +54,7 @@ fn tests() -> Vec<Test> {
             body: Body::Cargo(selection),
         });
     }
+    tests.push(plain("fuzz", crate::fuzz::test));
     tests.push(plain("provider-unit", provider::unit));
     tests.push(plain("provider-abi-trixie", provider::trixie));
     tests.push(plain("provider-abi-sid", provider::sid));
