@@ -1,36 +1,22 @@
 //! Local operations: their turn, and how the responder skips their numbers.
 
+mod queue;
+
+use queue::{Queue, ROOM};
 use tbrdma_proto::rc::{
-    first_sqpn, AckEntry, Config, Delivery, Kind, NakCode, Next, Op, Placed, Requester, Responder,
-    RethExt, Segment, SendExt, Status, Step, Syndrome, Wqe, WqeFlags,
+    first_sqpn, Delivery, Kind, NakCode, Next, Op, Placed, Responder, RethExt, Segment, SendExt,
+    Status, Step, Syndrome, Wqe, WqeFlags,
 };
-
-const ROOM: u32 = 64;
-
-struct Queue {
-    requester: Requester,
-    ring: [Wqe; 8],
-}
 
 impl Queue {
     fn new(entries: &[(Op, bool)]) -> Self {
-        let config = Config {
-            reliable: true,
-            max_reads: 4,
-            rnr_retry: 7,
-            not_ready_limit_us: None,
-        };
-        let mut requester = Requester::new(config);
-        let mut ring = [Wqe::default(); 8];
-        for (op, fence) in entries {
+        Self::of(entries.iter().map(|&(op, fence)| {
             let flags = WqeFlags {
-                fence: *fence,
+                fence,
                 ..WqeFlags::default()
             };
-            let posted = requester.post(&mut ring, Wqe::new(*op, flags, 8, 0, 1, 0));
-            assert!(posted.is_ok());
-        }
-        Self { requester, ring }
+            Wqe::new(op, flags, 8, 0, 1, 0)
+        }))
     }
 
     fn next(&mut self) -> Next {
@@ -45,13 +31,8 @@ impl Queue {
         matches!(self.next(), Next::Frame(segment) if segment.msn == msn)
     }
 
-    fn hear(&mut self, msn: u32, syndrome: Syndrome) {
-        let entry = AckEntry {
-            qpn: 1,
-            msn,
-            syndrome,
-        };
-        assert!(self.requester.on_ack(&self.ring, &entry, 0));
+    fn told(&mut self, msn: u32, syndrome: Syndrome) {
+        assert!(self.hear(msn, syndrome));
     }
 
     fn done(&mut self, msn: u32, status: Status) {
@@ -59,21 +40,13 @@ impl Queue {
     }
 
     fn read(&mut self, msn: u32) {
-        let segment = Segment {
+        self.placed(&Segment {
             msn,
             offset: 0,
             len: 8,
             first: true,
             last: true,
-        };
-        assert!(self.requester.read_slot(&self.ring, &segment).is_some());
-        self.requester.read_placed(&mut self.ring, &segment);
-    }
-
-    fn ended(&mut self) -> Vec<(u32, Status)> {
-        std::iter::from_fn(|| self.requester.complete(&self.ring))
-            .map(|done| (done.msn, done.status))
-            .collect()
+        });
     }
 }
 
@@ -86,7 +59,7 @@ fn unit_a_local_operation_waits_for_what_was_sent_before() {
     queue.done(1, Status::Success);
     assert_eq!(queue.next(), Next::Idle);
     assert_eq!(queue.ended(), []);
-    queue.hear(1, Syndrome::Ack);
+    queue.told(1, Syndrome::Ack);
     assert_eq!(queue.next(), Next::Local(1));
     assert_eq!(queue.next(), Next::Local(1), "until it is done");
     queue.done(2, Status::Success);
@@ -95,7 +68,7 @@ fn unit_a_local_operation_waits_for_what_was_sent_before() {
     queue.done(1, Status::Success);
     assert_eq!(queue.ended(), [(1, Status::Success)]);
     assert!(queue.sends(2));
-    queue.hear(3, Syndrome::Ack);
+    queue.told(3, Syndrome::Ack);
     assert_eq!(queue.ended(), [(2, Status::Success)]);
     assert_eq!(queue.next(), Next::Idle);
 }
@@ -105,7 +78,7 @@ fn unit_only_a_fenced_local_operation_waits_for_reads() {
     for fence in [false, true] {
         let mut queue = Queue::new(&[(Op::Read, false), (Op::LocalInv, fence)]);
         assert!(queue.sends(0));
-        queue.hear(1, Syndrome::Ack);
+        queue.told(1, Syndrome::Ack);
         if fence {
             assert_eq!(queue.next(), Next::Idle);
             queue.read(0);
@@ -125,7 +98,7 @@ fn unit_a_local_operation_that_fails_ends_the_queue_there() {
     let entries = [(Op::Read, false), (Op::BindMw, false), (Op::Send, false)];
     let mut queue = Queue::new(&entries);
     assert!(queue.sends(0));
-    queue.hear(1, Syndrome::Ack);
+    queue.told(1, Syndrome::Ack);
     assert_eq!(queue.next(), Next::Local(1));
     queue.done(1, Status::MwBind);
     assert_eq!(queue.next(), Next::Idle);
@@ -145,9 +118,9 @@ fn unit_a_qp_that_becomes_ready_late_is_waited_for_after_local_operations() {
     assert_eq!(queue.next(), Next::Local(0));
     queue.done(0, Status::Success);
     assert!(queue.sends(1));
-    queue.hear(1, Syndrome::NotReady);
+    queue.told(1, Syndrome::NotReady);
     assert!(queue.sends(1), "and no registration again");
-    queue.hear(2, Syndrome::Ack);
+    queue.told(2, Syndrome::Ack);
     assert_eq!(queue.ended(), [(0, Status::Success), (1, Status::Success)]);
 }
 

@@ -1,41 +1,20 @@
 //! The requester alone: news that come late, twice or at a bad time.
 
+mod queue;
+
+use queue::{Queue, ROOM};
 use tbrdma_proto::rc::{
-    AckEntry, Completion, Config, NakCode, Next, Op, PostError, Requester, Segment, Status,
-    Syndrome, Wqe, WqeFlags, MAX_MESSAGE,
+    Config, NakCode, Next, Op, PostError, Requester, Segment, Status, Syndrome, Wqe, WqeFlags,
+    MAX_MESSAGE,
 };
-
-const ROOM: u32 = 64;
-
-struct Queue {
-    requester: Requester,
-    ring: [Wqe; 8],
-    now: u64,
-}
 
 impl Queue {
     /// A queue with an entry of 100 bytes for each operation, of 8 for atomics.
     fn new(ops: &[Op]) -> Self {
-        let config = Config {
-            reliable: true,
-            max_reads: 4,
-            rnr_retry: 7,
-            not_ready_limit_us: None,
-        };
-        let mut queue = Self {
-            requester: Requester::new(config),
-            ring: [Wqe::default(); 8],
-            now: 0,
-        };
-        for op in ops {
+        Self::of(ops.iter().map(|op| {
             let len = if op.is_atomic() { 8 } else { 100 };
-            queue.post(Wqe::new(*op, WqeFlags::default(), len, 0, 1, 0));
-        }
-        queue
-    }
-
-    fn post(&mut self, wqe: Wqe) {
-        assert!(self.requester.post(&mut self.ring, wqe).is_ok());
+            Wqe::new(*op, WqeFlags::default(), len, 0, 1, 0)
+        }))
     }
 
     /// Sends what there is to send; returns the number of the message of each frame.
@@ -48,26 +27,15 @@ impl Queue {
         sent
     }
 
-    fn hear(&mut self, msn: u32, syndrome: Syndrome) -> bool {
-        let entry = AckEntry {
-            qpn: 1,
-            msn,
-            syndrome,
-        };
-        self.requester.on_ack(&self.ring, &entry, self.now)
-    }
-
     /// A part of the response of READ `msn`.
     fn read(&mut self, msn: u32, offset: u32, len: u32) {
-        let segment = Segment {
+        self.placed(&Segment {
             msn,
             offset,
             len,
             first: offset == 0,
             last: offset + len == 100,
-        };
-        assert!(self.requester.read_slot(&self.ring, &segment).is_some());
-        self.requester.read_placed(&mut self.ring, &segment);
+        });
     }
 
     /// The response of atomic `msn`. Returns whether it was expected.
@@ -84,12 +52,6 @@ impl Queue {
             self.requester.read_placed(&mut self.ring, &segment);
         }
         expected.is_some()
-    }
-
-    fn ended(&mut self) -> Vec<(u32, Status)> {
-        std::iter::from_fn(|| self.requester.complete(&self.ring))
-            .map(|Completion { msn, status }| (msn, status))
-            .collect()
     }
 }
 
