@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* What Rust cannot call: inline functions and macros of the RDMA core. No logic. */
+#include <linux/bottom_half.h>
 #include <linux/dma-buf.h>
 #include <linux/highmem.h>
 #include <linux/random.h>
@@ -77,10 +78,13 @@ void tbrdma_full_barrier(void)
 	smp_mb();
 }
 
+/* A handler may raise a softirq, which then runs here and does not wait for ksoftirqd. */
 void tbrdma_cq_notify(struct ib_cq *cq)
 {
+	local_bh_disable();
 	if (cq->comp_handler)
 		cq->comp_handler(cq, cq->cq_context);
+	local_bh_enable();
 }
 
 void tbrdma_cq_error(struct ib_cq *cq)

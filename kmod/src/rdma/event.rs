@@ -26,8 +26,9 @@ impl CoreCq {
         Self(cq)
     }
 
-    /// Tells the consumer that there is a completion. No QP or CQ lock may be held: the handler
-    /// of a kernel consumer may poll and post.
+    /// Tells the consumer that there is a completion. Process context, with interrupts on and no lock
+    /// held: the handler of a kernel consumer may poll and post, and the softirq that it raises runs
+    /// at once.
     pub(crate) fn notify(&self) {
         // SAFETY: valid by the invariant.
         unsafe { sys::tbrdma_cq_notify(self.0.as_ptr()) }
@@ -133,6 +134,11 @@ impl QpEvents {
     /// One more.
     pub(crate) fn add(&mut self, event: QpEvent) {
         self.0 |= 1 << event as u32;
+    }
+
+    /// All of both.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.0 |= other.0;
     }
 
     /// In the order in which they happen to a QP.

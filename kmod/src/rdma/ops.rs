@@ -12,16 +12,13 @@ use super::memory::KernelMemory;
 use super::queue::Owner;
 use super::Sge;
 use crate::errno::not_supported;
-use crate::proto::rc::Op;
 use crate::sys;
-use crate::uapi::CreateAhResp;
+use crate::uapi::{send_flags, CreateAhResp, SendEntry};
 use crate::verbs::{
     ah::Ah,
     cq::{Cq, WorkCompletion},
     mr::{Access, Mr},
-    qp::{
-        self, Qp, QpAttributes, QpCaps, QpKind, QpMask, QpNew, QpState, RecvRequest, SendRequest,
-    },
+    qp::{Qp, QpAttributes, QpCaps, QpKind, QpMask, QpNew, QpState},
     srq::Srq,
     Hca,
 };
@@ -719,81 +716,67 @@ unsafe fn sges<'a>(list: *const sys::ib_sge, num: c_int) -> Result<&'a [Sge]> {
     Ok(unsafe { core::slice::from_raw_parts(list.cast::<Sge>(), num) })
 }
 
+/// What a user's process would have written into its queue for this request.
+///
 /// # Safety
 ///
-/// `wr` is a valid work request for a QP of this type, for the lifetime chosen.
-unsafe fn send_request<'a>(wr: *const sys::ib_send_wr, kind: QpKind) -> Result<SendRequest<'a>> {
+/// `wr` is a valid work request for a QP of this type.
+unsafe fn send_entry(wr: *const sys::ib_send_wr, kind: QpKind) -> Result<SendEntry> {
     // SAFETY: as required; the unions are plain data.
-    let (wr_ref, imm, wr_id) = unsafe {
+    let (request, imm, wr_id) = unsafe {
         (
             &*wr,
             *(*wr).ex.imm_data.as_ref(),
             *(*wr).__bindgen_anon_1.wr_id.as_ref(),
         )
     };
-    let opcode = qp::op_of(wr_ref.opcode).ok_or_else(not_supported)?;
-    let remote = matches!(
-        wr_ref.opcode,
-        sys::ib_wr_opcode_IB_WR_RDMA_WRITE
-            | sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
-            | sys::ib_wr_opcode_IB_WR_RDMA_READ
-    );
-    let (raddr, rkey) = if remote {
-        // SAFETY: these opcodes come in a `struct ib_rdma_wr`, whose first field is the request.
-        unsafe {
-            let rdma = wr.cast::<sys::ib_rdma_wr>();
-            ((*rdma).remote_addr, (*rdma).rkey)
-        }
-    } else {
-        (0, 0)
+    let flag = |bit: sys::ib_send_flags, flag: u16| match request.send_flags & bit as c_int {
+        0 => 0,
+        _ => flag,
     };
-    let (compare, swap_add, raddr, rkey) = if opcode.is_atomic() {
-        // SAFETY: these opcodes come in a `struct ib_atomic_wr`, whose first field is the request.
-        let atomic = unsafe { &*wr.cast::<sys::ib_atomic_wr>() };
-        let swap_add = if opcode == Op::CmpSwap {
-            atomic.swap
-        } else {
-            atomic.compare_add
-        };
-        (
-            atomic.compare_add,
-            swap_add,
-            atomic.remote_addr,
-            atomic.rkey,
-        )
-    } else {
-        (0, 0, raddr, rkey)
-    };
-    let (ah, dqpn, qkey) = if kind.is_datagram() {
-        // SAFETY: requests for such QPs come in a `struct ib_ud_wr`, whose first field is the
-        // request; the handle is alive while it is posted.
-        unsafe {
-            let ud = &*wr.cast::<sys::ib_ud_wr>();
-            let ah = NonNull::new(ud.ah).ok_or(EINVAL)?;
-            (ah_of(ah.as_ptr()).number(), ud.remote_qpn, ud.remote_qkey)
-        }
-    } else {
-        (0, 0, 0)
-    };
-    let flag = |bit: sys::ib_send_flags| wr_ref.send_flags & bit as c_int != 0;
-    Ok(SendRequest {
+    let mut entry = SendEntry {
         wr_id,
-        opcode,
-        signaled: flag(sys::ib_send_flags_IB_SEND_SIGNALED),
-        solicited: flag(sys::ib_send_flags_IB_SEND_SOLICITED),
-        fence: flag(sys::ib_send_flags_IB_SEND_FENCE),
-        inline: flag(sys::ib_send_flags_IB_SEND_INLINE),
+        opcode: u16::try_from(request.opcode).map_err(|_| EINVAL)?,
+        flags: flag(sys::ib_send_flags_IB_SEND_SIGNALED, send_flags::SIGNALED)
+            | flag(sys::ib_send_flags_IB_SEND_SOLICITED, send_flags::SOLICITED)
+            | flag(sys::ib_send_flags_IB_SEND_FENCE, send_flags::FENCE)
+            | flag(sys::ib_send_flags_IB_SEND_INLINE, send_flags::INLINE),
+        // The key to invalidate is in the same place.
         imm,
-        raddr,
-        rkey,
-        compare,
-        swap_add,
-        ah,
-        dqpn,
-        qkey,
-        // SAFETY: the request says how many there are.
-        sges: unsafe { sges(wr_ref.sg_list, wr_ref.num_sge)? },
-    })
+        ..SendEntry::default()
+    };
+    match request.opcode {
+        sys::ib_wr_opcode_IB_WR_RDMA_WRITE
+        | sys::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
+        | sys::ib_wr_opcode_IB_WR_RDMA_READ => {
+            // SAFETY: these opcodes come in a `struct ib_rdma_wr`, whose first field is the request.
+            let rdma = unsafe { &*wr.cast::<sys::ib_rdma_wr>() };
+            entry.raddr = rdma.remote_addr;
+            entry.rkey = rdma.rkey;
+        }
+        sys::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP
+        | sys::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: these opcodes come in a `struct ib_atomic_wr`, likewise.
+            let atomic = unsafe { &*wr.cast::<sys::ib_atomic_wr>() };
+            entry.raddr = atomic.remote_addr;
+            entry.rkey = atomic.rkey;
+            entry.compare_add = atomic.compare_add;
+            entry.swap = atomic.swap;
+        }
+        _ if kind.is_datagram() => {
+            // SAFETY: requests for such QPs come in a `struct ib_ud_wr`, likewise; the handle is
+            // alive while it is posted.
+            unsafe {
+                let ud = &*wr.cast::<sys::ib_ud_wr>();
+                let ah = NonNull::new(ud.ah).ok_or(EINVAL)?;
+                entry.ah = ah_of(ah.as_ptr()).number();
+                entry.dqpn = ud.remote_qpn;
+                entry.qkey = ud.remote_qkey;
+            }
+        }
+        _ => {}
+    }
+    Ok(entry)
 }
 
 unsafe extern "C" fn post_send(
@@ -803,24 +786,27 @@ unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: see the module's common ground.
     let queue = unsafe { qp_of(qp) };
-    let mut result = 0;
+    if queue.is_user() && wr.is_null() {
+        // It gives no list, but has written into its queue.
+        Qp::transmit(&queue.into());
+        return 0;
+    }
     while !wr.is_null() {
         // SAFETY: an element of the caller's list.
-        let posted = unsafe { send_request(wr, queue.kind()) }
-            .and_then(|r| queue.post_send(&r, copy_inline));
+        let posted = unsafe {
+            send_entry(wr, queue.kind()).and_then(|entry| {
+                queue.post_send(&entry, sges((*wr).sg_list, (*wr).num_sge)?, copy_inline)
+            })
+        };
         if let Err(error) = posted {
             // SAFETY: the caller gives a place for it.
             unsafe { *bad = wr };
-            result = error.to_errno();
-            break;
+            return error.to_errno();
         }
         // SAFETY: an element of the caller's list.
         wr = unsafe { (*wr).next };
     }
-    // What was posted before a bad request goes out all the same; so does what a user's process,
-    // which gives no list, has put into its queue.
-    Qp::transmit(&queue.into());
-    result
+    0
 }
 
 /// Copies inline data of a consumer in the kernel.
@@ -837,15 +823,18 @@ unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: see the module's common ground.
     let queue = unsafe { qp_of(qp) };
+    if queue.is_user() && wr.is_null() {
+        // It gives no list, but has written into its queue.
+        Qp::posted(&queue.into());
+        return 0;
+    }
     while !wr.is_null() {
         // SAFETY: an element of the caller's list.
-        let request = unsafe {
-            sges((*wr).sg_list, (*wr).num_sge).map(|sges| RecvRequest {
-                wr_id: *(*wr).__bindgen_anon_1.wr_id.as_ref(),
-                sges,
-            })
+        let posted = unsafe {
+            sges((*wr).sg_list, (*wr).num_sge)
+                .and_then(|sges| queue.post_recv(*(*wr).__bindgen_anon_1.wr_id.as_ref(), sges))
         };
-        if let Err(error) = request.and_then(|r| queue.post_recv(&r)) {
+        if let Err(error) = posted {
             // SAFETY: the caller gives a place for it.
             unsafe { *bad = wr };
             return error.to_errno();
@@ -853,8 +842,6 @@ unsafe extern "C" fn post_recv(
         // SAFETY: an element of the caller's list.
         wr = unsafe { (*wr).next };
     }
-    // Without a list a user's process says that it has posted into its queue.
-    Qp::posted(&queue.into());
     0
 }
 

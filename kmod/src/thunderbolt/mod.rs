@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Safe wrappers over the Thunderbolt core's service API (`include/linux/thunderbolt.h`), and
-//! over the few other kernel services that the link layer needs ([`os`]).
+//! over other kernel services ([`os`], [`irq_lock`]).
 
 pub(crate) mod debugfs;
+pub(crate) mod irq_lock;
 pub(crate) mod os;
 pub(crate) mod property;
 pub(crate) mod protocol;

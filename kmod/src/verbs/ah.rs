@@ -18,7 +18,7 @@ pub(crate) struct Ah {
 }
 
 impl Ah {
-    /// Makes a handle; also where one may not sleep. ENOMEM: there are too many.
+    /// Makes a handle; any context. ENOMEM: there are too many.
     pub(crate) fn new(
         hca: ArcBorrow<'_, Hca>,
         pd: u32,
@@ -49,7 +49,7 @@ impl Ah {
         self.number
     }
 
-    /// No datagram uses it from now on.
+    /// No datagram uses it from now on; any context.
     pub(crate) fn destroy(&self) {
         self.hca.ahs.remove(self.number);
         self.hca.ah_count.give();

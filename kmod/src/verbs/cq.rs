@@ -8,12 +8,14 @@ use crate::rdma::event::{CoreCq, CoreQp};
 use crate::rdma::gate::Gate;
 use crate::rdma::queue::{full_barrier, Owner, Queue};
 use crate::sys;
-use crate::thunderbolt::os::now_ns;
+use crate::thunderbolt::irq_lock::{new_irq_lock, IrqLock};
+use crate::thunderbolt::os::{cancel_sync, now_ns};
 use crate::uapi::{queue as layout, wc_flags, CqEntry, QueueResp};
 use core::mem::size_of;
 use kernel::prelude::*;
-use kernel::sync::atomic::{Full, Relaxed};
-use kernel::sync::{new_spinlock, Arc, ArcBorrow, SpinLock};
+use kernel::sync::atomic::{Atomic, Full, Relaxed};
+use kernel::sync::{Arc, ArcBorrow};
+use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, WorkItem};
 
 /// `enum ib_wc_status`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -193,6 +195,8 @@ struct State {
     ring: Ring,
     /// The consumer did not keep up; the queue is dead (IBTA 1.7, 10.10.2).
     overrun: bool,
+    /// What [`Cq::wake_later`] has left to do.
+    owed: Wake,
 }
 
 /// A completion queue.
@@ -204,8 +208,30 @@ pub(crate) struct Cq {
     #[pin]
     gate: Gate,
     #[pin]
-    state: SpinLock<State>,
+    state: IrqLock<State>,
+    /// How often somebody wanted to notify the consumer since whoever does it began.
+    notifying: Atomic<u32>,
+    #[pin]
+    waker: DelayedWork<Cq, WAKER>,
 }
+
+const WAKER: u64 = 1;
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self, 1> for Cq { self.waker }
+}
+
+impl WorkItem<WAKER> for Cq {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let owed = core::mem::take(&mut this.state.lock().owed);
+        this.wake(owed);
+    }
+}
+
+/// Entries looked at before interrupts are let in.
+const FORGET_BATCH: usize = 256;
 
 /// What has to be told once all locks are dropped.
 #[derive(Clone, Copy, Default)]
@@ -250,6 +276,7 @@ impl Cq {
         let state = State {
             ring,
             overrun: false,
+            owed: Wake::default(),
         };
         let made = Arc::pin_init(
             pin_init!(Self {
@@ -257,7 +284,9 @@ impl Cq {
                 core,
                 user: owner.is_user(),
                 gate <- Gate::new(),
-                state <- new_spinlock!(state, "tbrdma_cq"),
+                state <- new_irq_lock!(state, "tbrdma_cq"),
+                notifying: Atomic::new(0),
+                waker <- new_delayed_work!("tbrdma_cq_waker"),
             }),
             GFP_KERNEL,
         );
@@ -350,11 +379,39 @@ impl Cq {
             self.core.error();
         }
         if wake.notify {
-            self.core.notify();
+            self.notify();
         }
     }
 
-    /// Takes the oldest completion. A user's process takes its own.
+    /// One handler of a queue runs at a time (Documentation/infiniband/core_locking.rst): whoever
+    /// comes meanwhile leaves it to the one that is there.
+    fn notify(&self) {
+        if self.notifying.fetch_add(1, Full) > 0 {
+            return;
+        }
+        let mut seen = 1;
+        loop {
+            self.core.notify();
+            match self.notifying.cmpxchg(seen, 0, Full) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// [`wake`](Self::wake) for those that a consumer in the kernel has called, whose handler must not
+    /// run before they return. A user's process is told at once.
+    pub(crate) fn wake_later(this: &Arc<Self>, wake: Wake) {
+        if this.user {
+            return this.wake(wake);
+        }
+        if wake.notify || wake.error {
+            this.state.lock().owed.merge(wake);
+            this.hca.queue.later::<Self, WAKER>(this.clone(), 0);
+        }
+    }
+
+    /// Takes the oldest completion; any context. A user's process takes its own.
     pub(crate) fn poll(&self) -> Option<WorkCompletion> {
         let mut state = self.state.lock();
         let Ring::Kernel {
@@ -375,8 +432,8 @@ impl Cq {
         None
     }
 
-    /// Asks for one notification. Returns whether completions wait already. A user's process does
-    /// that by itself.
+    /// Asks for one notification; any context. Returns whether completions wait already. A user's
+    /// process does that by itself.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let mut state = self.state.lock();
         let Ring::Kernel { len, armed, .. } = &mut state.ring else {
@@ -433,9 +490,15 @@ impl Cq {
 
     /// Takes out the completions of a QP that is going away. In a user's queue the provider does.
     pub(crate) fn forget(&self, qp: CoreQp) {
-        let mut state = self.state.lock();
-        if let Ring::Kernel { ring, .. } = &mut state.ring {
-            for entry in ring.iter_mut() {
+        for from in (0..).step_by(FORGET_BATCH) {
+            let mut state = self.state.lock();
+            let Ring::Kernel { ring, .. } = &mut state.ring else {
+                return;
+            };
+            let Some(rest) = ring.get_mut(from..).filter(|rest| !rest.is_empty()) else {
+                return;
+            };
+            for entry in rest.iter_mut().take(FORGET_BATCH) {
                 if entry.as_ref().is_some_and(|done| done.qp == qp) {
                     *entry = None;
                 }
@@ -444,8 +507,9 @@ impl Cq {
     }
 
     /// No notification runs after this returned.
-    pub(crate) fn destroy(&self) {
+    pub(crate) fn destroy(self: &Arc<Self>) {
         self.gate.close();
+        cancel_sync::<Self, WAKER>(self);
         // Freed here, where sleeping is allowed, whoever drops the last reference.
         let ring = {
             let mut state = self.state.lock();

@@ -6,11 +6,24 @@
 //! - [`srq`]: shared receive queues
 //! - [`cq`], [`mr`], [`ah`]: completion queues, memory regions, address handles
 //!
-//! # Locks
+//! # Locks and contexts
 //!
-//! A QP's lock is the outermost spinlock. Inside it: the tables, the lists of [`lists`], a CQ's
-//! lock, and whatever `Peer::send` takes. No two QP locks are ever held at once. Consumers are
-//! notified with no lock held.
+//! Everything runs in process context, with interrupts and softirqs on, in work items and in calls
+//! of programs; all locks are plain spinlocks. There is one exception: consumers in the kernel may
+//! post, poll, arm, and make and destroy address handles from any context
+//! (Documentation/infiniband/core_locking.rst). What these do takes only an [`IrqLock`], with nothing
+//! inside it: a [`poster`]'s, a CQ's, or that of the table of address handles. So posting just
+//! writes into a queue and has a work item look at it, which transmits.
+//!
+//! A QP's lock is the outermost spinlock. Inside it: the tables, the lists of [`lists`], a shared
+//! receive queue's lock, the locks named above, and whatever `Peer::send` takes. No two QP locks are
+//! ever held at once.
+//!
+//! Consumers are notified with no lock held; those in the kernel never from within a call of theirs,
+//! since they may hold a lock that their handler takes, and one handler of a CQ at a time. Their
+//! handlers run with softirqs off.
+//!
+//! [`IrqLock`]: crate::thunderbolt::irq_lock::IrqLock
 
 mod acks;
 pub(crate) mod ah;
@@ -19,6 +32,7 @@ mod limits;
 mod lists;
 pub(crate) mod mr;
 mod port;
+mod poster;
 pub(crate) mod qp;
 mod recv_queue;
 pub(crate) mod srq;
@@ -42,7 +56,7 @@ use limits::Count;
 use lists::QpList;
 use mr::Mr;
 use qp::Qp;
-use table::Table;
+use table::{IrqTable, Table};
 
 /// The host channel adapter.
 #[pin_data]
@@ -57,7 +71,7 @@ pub(crate) struct Hca {
     #[pin]
     mrs: Table<Mr>,
     #[pin]
-    ahs: Table<Ah>,
+    ahs: IrqTable<Ah>,
     qp_count: Count,
     cq_count: Count,
     mr_count: Count,
@@ -75,7 +89,7 @@ pub(crate) struct Hca {
     #[pin]
     answers: Mutex<KVec<(u32, AckEntry)>>,
     counters: statistics::Counters,
-    /// Timers and long transmissions of QPs.
+    /// Timers and long transmissions of QPs, and what consumers in the kernel have left to be done.
     queue: Workqueue,
 }
 
@@ -94,7 +108,7 @@ impl Hca {
                 links <- new_spinlock!(None, "tbrdma_hca_links"),
                 qps <- Table::new(0xff_ffff, LOWEST_QPN),
                 mrs <- Table::new(u32::MAX, 1),
-                ahs <- Table::new(u32::MAX, 1),
+                ahs <- IrqTable::for_any_context(u32::MAX, 1),
                 qp_count: Count::new(),
                 cq_count: Count::new(),
                 mr_count: Count::new(),

@@ -6,6 +6,7 @@ use crate::rdma::Sge;
 use crate::uapi::RecvEntry;
 use core::mem::size_of;
 use kernel::prelude::*;
+use kernel::sync::Arc;
 
 /// A receive that was taken out.
 #[derive(Clone, Copy)]
@@ -17,31 +18,25 @@ pub(super) struct Receive {
     pub(super) room: u64,
 }
 
-/// A queue of receives.
+/// The end of a queue of receives at which they are taken.
 pub(super) struct RecvQueue {
-    queue: Queue,
-    /// Elements of a receive at the most.
-    sges: usize,
-    /// The next to take; one past the newest that a consumer in the kernel has posted.
+    queue: Arc<Queue>,
+    /// The next to take.
     next: u32,
-    tail: u32,
 }
 
 impl RecvQueue {
     /// For at least `entries` receives of at most `sges` elements. Sleeps.
     pub(super) fn new(owner: Owner<'_>, entries: u32, sges: u32) -> Result<Self> {
-        let sges = sges as usize;
-        let size = size_of::<RecvEntry>() + sges * size_of::<Sge>();
+        let size = size_of::<RecvEntry>() + sges as usize * size_of::<Sge>();
         Ok(Self {
-            queue: Queue::new(owner, entries, size)?,
-            sges,
+            queue: Arc::new(Queue::new(owner, entries, size)?, GFP_KERNEL)?,
             next: 0,
-            tail: 0,
         })
     }
 
     /// The queue itself.
-    pub(super) fn queue(&self) -> &Queue {
+    pub(super) fn queue(&self) -> &Arc<Queue> {
         &self.queue
     }
 
@@ -54,27 +49,6 @@ impl RecvQueue {
         } else {
             waiting
         }
-    }
-
-    /// Puts a receive of a consumer in the kernel at the end. EINVAL: too many elements; ENOMEM:
-    /// the queue is full.
-    pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result {
-        if sges.len() > self.sges {
-            return Err(EINVAL);
-        }
-        if self.tail.wrapping_sub(self.next) >= self.queue.entries() {
-            return Err(ENOMEM);
-        }
-        let entry = RecvEntry {
-            wr_id,
-            num_sge: sges.len() as u32,
-            reserved: 0,
-        };
-        self.queue.write(self.tail, 0, &[entry])?;
-        self.queue.write(self.tail, size_of::<RecvEntry>(), sges)?;
-        self.tail = self.tail.wrapping_add(1);
-        self.queue.set_producer(self.tail);
-        Ok(())
     }
 
     /// Takes the oldest receive, with its elements in `to`, which has room for those of any.
@@ -106,7 +80,6 @@ impl RecvQueue {
     /// Forgets all receives.
     pub(super) fn reset(&mut self) {
         self.next = self.queue.producer();
-        self.tail = self.next;
         self.queue.set_consumer(self.next);
     }
 }

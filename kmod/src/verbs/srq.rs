@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Shared receive queues.
 
+use super::poster::Poster;
 use super::recv_queue::{Receive, RecvQueue};
 use super::{Hca, LIMITS};
 use crate::rdma::event::CoreSrq;
@@ -31,7 +32,8 @@ pub(crate) struct Srq {
     core: CoreSrq,
     pd: u32,
     sges: u32,
-    user: bool,
+    #[pin]
+    poster: Poster,
     /// The limit was passed, and nobody was told yet.
     passed: Atomic<u32>,
     #[pin]
@@ -52,8 +54,10 @@ impl Srq {
             return Err(EINVAL);
         }
         let sges = sges.max(1);
+        let queue = RecvQueue::new(owner, entries, sges)?;
+        let posted = (!owner.is_user()).then(|| queue.queue().clone());
         let state = State {
-            queue: Some(RecvQueue::new(owner, entries, sges)?),
+            queue: Some(queue),
             limit: 0,
         };
         hca.srq_count.take(LIMITS.srqs)?;
@@ -63,7 +67,7 @@ impl Srq {
                 core,
                 pd,
                 sges,
-                user: owner.is_user(),
+                poster <- Poster::new(posted),
                 passed: Atomic::new(0),
                 state <- new_spinlock!(state, "tbrdma_srq"),
             }),
@@ -103,14 +107,14 @@ impl Srq {
         Ok(())
     }
 
-    /// Puts a receive of a consumer in the kernel at the end. EINVAL: too many elements, or the
-    /// queue is a user's; ENOMEM: it is full.
+    /// Puts a receive of a consumer in the kernel at the end; any context. EINVAL: too many
+    /// elements, or the queue is a user's; ENOMEM: it is full.
     pub(crate) fn post(&self, wr_id: u64, sges: &[Sge]) -> Result {
-        if self.user {
+        if sges.len() > self.sges as usize {
             return Err(EINVAL);
         }
-        let mut state = self.state.lock();
-        state.queue.as_mut().ok_or(EINVAL)?.post(wr_id, sges)
+        // Nobody waits for receives of a shared queue.
+        self.poster.post_receive(wr_id, sges).map(drop)
     }
 
     /// Takes the oldest receive, with its elements in `sges`, which has room for those of any.
@@ -139,7 +143,7 @@ impl Srq {
     /// The core destroys its object. No QP uses the queue any more.
     pub(crate) fn destroy(&self) {
         // Freed here, where sleeping is allowed, whoever drops the last reference.
-        let queue = self.state.lock().queue.take();
+        let queue = (self.poster.close(), self.state.lock().queue.take());
         drop(queue);
     }
 }

@@ -2,24 +2,30 @@
 //! Objects by number.
 
 use crate::rdma::random_u32;
+use crate::thunderbolt::irq_lock::{new_irq_lock, IrqBackend};
 use kernel::alloc::Flags;
 use kernel::prelude::*;
 use kernel::rbtree::{RBTree, RBTreeNode};
-use kernel::sync::{new_spinlock, Arc, SpinLock};
+use kernel::sync::lock::spinlock::SpinLockBackend;
+use kernel::sync::lock::{Backend, Lock};
+use kernel::sync::{new_spinlock, Arc};
 
 /// Objects found by a random number: QPs by QP number, memory regions by key.
 ///
 /// Random numbers make a key hard to guess, and make it unlikely that a late frame for an object
 /// that is gone meets a new one.
 #[pin_data]
-pub(crate) struct Table<T> {
+pub(crate) struct Table<T, B: Backend = SpinLockBackend> {
     #[pin]
-    objects: SpinLock<RBTree<u32, Arc<T>>>,
+    objects: Lock<RBTree<u32, Arc<T>>, B>,
     /// Numbers are within this mask.
     mask: u32,
     /// Numbers below are not given.
     lowest: u32,
 }
+
+/// A [`Table`] for any context.
+pub(crate) type IrqTable<T> = Table<T, IrqBackend>;
 
 impl<T> Table<T> {
     /// An empty table.
@@ -30,7 +36,20 @@ impl<T> Table<T> {
             lowest,
         })
     }
+}
 
+impl<T> IrqTable<T> {
+    /// An empty table.
+    pub(crate) fn for_any_context(mask: u32, lowest: u32) -> impl PinInit<Self> {
+        pin_init!(Self {
+            objects <- new_irq_lock!(RBTree::new(), "tbrdma_irq_table"),
+            mask,
+            lowest,
+        })
+    }
+}
+
+impl<T, B: Backend> Table<T, B> {
     /// A number that is not in use at this moment; `insert` settles races.
     fn propose(&self) -> u32 {
         loop {

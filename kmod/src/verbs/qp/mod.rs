@@ -17,9 +17,9 @@ mod receive;
 mod transmit;
 
 pub(crate) use modify::{QpAttributes, QpMask, QpState};
-pub(crate) use post::{op_of, RecvRequest, SendRequest};
 
 use super::cq::{Cq, Wake, WcOpcode, WcStatus, WorkCompletion};
+use super::poster::Poster;
 use super::srq::Srq;
 use super::{acks, Hca, LIMITS};
 use crate::link::Peer;
@@ -28,13 +28,13 @@ use crate::proto::rc::{AckEntry, NakCode, Op, Requester, Responder, Syndrome};
 use crate::rdma::details::Detail;
 use crate::rdma::event::{CoreQp, QpEvent, QpEvents};
 use crate::rdma::gate::Gate;
-use crate::rdma::queue::Owner;
+use crate::rdma::queue::{Owner, Queue};
 use crate::sys;
 use crate::thunderbolt::os::{cancel_sync, now_us};
 use crate::uapi::CreateQpResp;
 use kernel::prelude::*;
-use kernel::sync::atomic::{Atomic, Relaxed};
-use kernel::sync::{new_spinlock, Arc, SpinLock};
+use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
+use kernel::sync::{new_spinlock, Arc, ArcBorrow, SpinLock};
 use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, WorkItem};
 use queues::{Receives, Sends};
 
@@ -156,6 +156,8 @@ struct Inner {
     blocked: bool,
     /// In [`Hca::owing`], likewise.
     owing: bool,
+    /// What [`Qp::wake_later`] has left to be told.
+    events: QpEvents,
 }
 
 /// Notifications to give once the QP's lock is dropped.
@@ -191,6 +193,15 @@ impl kernel::fmt::Display for Blame {
     }
 }
 
+impl Wakes {
+    /// Tells once if both queues are the same.
+    fn share(&mut self, send: &Arc<Cq>, recv: &Arc<Cq>) {
+        if Arc::ptr_eq(send, recv) {
+            self.send.merge(core::mem::take(&mut self.recv));
+        }
+    }
+}
+
 /// Number of the GSI QP (IBTA 1.7, 3.9.1).
 const GSI_QPN: u32 = 1;
 
@@ -210,6 +221,14 @@ pub(crate) struct Qp {
     srq: Option<Arc<Srq>>,
     caps: QpCaps,
     signal_all: bool,
+    /// It is a process's, not the kernel's own.
+    user: bool,
+    /// `Inner::state`, for those who may not take the lock.
+    state: Atomic<u32>,
+    #[pin]
+    sends_in: Poster,
+    #[pin]
+    receives_in: Poster,
     /// Id of the peer, for the lists, whose locks are inside the QP's.
     peer: Atomic<u64>,
     #[pin]
@@ -219,15 +238,28 @@ pub(crate) struct Qp {
     /// Goes on transmitting: after an RNR pause, or after a burst.
     #[pin]
     timer: DelayedWork<Qp, TIMER>,
+    /// Looks at what a consumer in the kernel has posted.
+    #[pin]
+    look: DelayedWork<Qp, LOOK>,
 }
 
 const TIMER: u64 = 1;
+const LOOK: u64 = 2;
 
 impl_has_delayed_work! {
     impl HasDelayedWork<Self, 1> for Qp { self.timer }
+    impl HasDelayedWork<Self, 2> for Qp { self.look }
 }
 
 impl WorkItem<TIMER> for Qp {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        Qp::transmit(&this);
+    }
+}
+
+impl WorkItem<LOOK> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -257,6 +289,9 @@ impl Qp {
             Some(srq) => Receives::shared(srq.clone())?,
             None => Receives::new(&caps, new.owner)?,
         };
+        let user = new.owner.is_user();
+        let posted = |queue: Option<&Arc<Queue>>| queue.filter(|_| !user).cloned();
+        let (sends_in, receives_in) = (posted(sends.shared()), posted(receives.queue()));
         let attributes = QpAttributes::default();
         let inner = Inner {
             state: QpState::Reset,
@@ -270,6 +305,7 @@ impl Qp {
             tell_drained: false,
             blocked: false,
             owing: false,
+            events: QpEvents::default(),
         };
         let hca = new.hca.clone();
         let kind = new.kind;
@@ -286,10 +322,15 @@ impl Qp {
                     srq: new.srq,
                     caps,
                     signal_all: new.signal_all,
+                    user,
+                    state: Atomic::new(QpState::Reset as u32),
+                    sends_in <- Poster::new(sends_in),
+                    receives_in <- Poster::new(receives_in),
                     peer: Atomic::new(NO_PEER),
                     gate <- Gate::new(),
                     inner <- new_spinlock!(inner, "tbrdma_qp"),
                     timer <- new_delayed_work!("tbrdma_qp_timer"),
+                    look <- new_delayed_work!("tbrdma_qp_look"),
                 }),
                 GFP_KERNEL,
             )
@@ -320,6 +361,11 @@ impl Qp {
     /// Its type.
     pub(crate) fn kind(&self) -> QpKind {
         self.kind
+    }
+
+    /// A user's process posts and polls.
+    pub(crate) fn is_user(&self) -> bool {
+        self.user
     }
 
     /// QP number, 24 bits.
@@ -359,11 +405,22 @@ impl Qp {
         u32::try_from(self.peer.load(Relaxed)).ok()
     }
 
+    /// Its state, without the lock.
+    fn state(&self) -> QpState {
+        QpState::of(self.state.load(Acquire))
+    }
+
+    fn set_state(&self, inner: &mut Inner, state: QpState) {
+        inner.state = state;
+        self.state.store(state as u32, Release);
+    }
+
     /// Ends the QP: after this returned it uses nothing of the core's or of its queues.
     pub(crate) fn destroy(self: &Arc<Self>) {
         self.hca.qps.remove(self.number);
         self.gate.close();
         cancel_sync::<Self, TIMER>(self);
+        cancel_sync::<Self, LOOK>(self);
         self.hca.blocked.remove(self);
         self.hca.owing.remove(self);
         self.last_words();
@@ -372,8 +429,10 @@ impl Qp {
         // Freed here, where sleeping is allowed, whoever drops the last reference.
         let gone = {
             let mut inner = self.inner.lock();
-            inner.state = QpState::Err;
+            self.set_state(&mut inner, QpState::Err);
             (
+                self.sends_in.close(),
+                self.receives_in.close(),
                 core::mem::take(&mut inner.sends),
                 core::mem::take(&mut inner.receives),
                 inner.peer.take(),
@@ -471,7 +530,7 @@ impl Qp {
         if inner.state != QpState::Err && self.srq.is_some() {
             wakes.events.add(QpEvent::LastReceive);
         }
-        inner.state = QpState::Err;
+        self.set_state(inner, QpState::Err);
         inner.requester.flush();
         loop {
             self.complete_sends(inner, wakes);
@@ -588,16 +647,14 @@ impl Qp {
         wakes.recv.merge(wake);
     }
 
-    /// Tells the consumers. No lock may be held, and the caller is inside the gate.
+    /// Tells the consumers. No lock may be held, the caller is inside the gate, and nobody in the
+    /// kernel may be waiting for it: see [`wake_later`](Self::wake_later).
     fn wake(&self, mut wakes: Wakes) {
         if let Some(blame) = &wakes.blame {
             // Whatever programs and peers do.
             log_warn_each_second!("QP {:#x}: {}", self.number, blame);
         }
-        if Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            wakes.send.merge(wakes.recv);
-            wakes.recv = Wake::default();
-        }
+        wakes.share(&self.send_cq, &self.recv_cq);
         self.send_cq.wake(wakes.send);
         self.recv_cq.wake(wakes.recv);
         for event in wakes.events.iter() {
@@ -606,6 +663,19 @@ impl Qp {
         if let Some(srq) = &self.srq {
             srq.tell();
         }
+    }
+
+    /// The same within a call of the consumer's. One in the kernel may hold a lock of its own that its
+    /// handlers take: such a one is told by work items.
+    fn wake_later(self: ArcBorrow<'_, Self>, mut wakes: Wakes) {
+        if self.user {
+            return self.wake(wakes);
+        }
+        wakes.share(&self.send_cq, &self.recv_cq);
+        Cq::wake_later(&self.send_cq, wakes.send);
+        Cq::wake_later(&self.recv_cq, wakes.recv);
+        self.inner.lock().events.merge(wakes.events);
+        self.look_later();
     }
 
     /// Does what has to wait until the QP's lock is dropped: tells the consumers, and sees to it

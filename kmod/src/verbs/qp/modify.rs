@@ -30,6 +30,16 @@ impl QpState {
             .find(|state| *state as u32 == raw)
     }
 
+    /// From its number; the error state if it is none.
+    pub(super) fn of(number: u32) -> Self {
+        Self::from_raw(number).unwrap_or(Self::Err)
+    }
+
+    /// Sends may be posted (IBTA 1.7, 10.3.1).
+    pub(super) fn can_post_send(self) -> bool {
+        matches!(self, Self::Rts | Self::Sqd | Self::Err)
+    }
+
     pub(super) fn can_receive(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd)
     }
@@ -191,10 +201,10 @@ impl Qp {
                     inner.receives.reset();
                     inner.peer = None;
                     this.peer.store(NO_PEER, Relaxed);
-                    inner.state = to;
+                    this.set_state(&mut inner, to);
                 }
                 QpState::Err => this.fail(&mut inner, &mut wakes),
-                _ => inner.state = to,
+                _ => this.set_state(&mut inner, to),
             }
             this.look_drained(&mut inner, &mut wakes);
             // The peer may have been lost between the look-up and now, when this QP was not yet
@@ -209,8 +219,10 @@ impl Qp {
             this.send_cq.forget(this.core);
             this.recv_cq.forget(this.core);
         }
-        this.wake(wakes);
-        Qp::transmit(&this);
+        this.as_arc_borrow().wake_later(wakes);
+        if this.user {
+            Qp::transmit(&this);
+        }
         Ok(())
     }
 

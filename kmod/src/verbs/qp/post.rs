@@ -2,42 +2,16 @@
 //! Work requests come in.
 
 use super::queues::SendInfo;
-use super::{Inner, Qp, QpKind, QpState, Wakes};
-use crate::proto::rc::{user_flags, Op, PostError, Status, UserSend, Wqe, WqeFlags, MAX_MESSAGE};
+use super::{Inner, Qp, QpKind, QpState, Wakes, LOOK};
+use crate::proto::rc::{user_flags, Op, PostError, Status, UserSend, MAX_MESSAGE};
 use crate::rdma::Sge;
 use crate::sys;
-use crate::uapi::send_flags;
+use crate::uapi::{send_flags, SendEntry};
 use crate::verbs::cq::{WcOpcode, WcStatus};
+use crate::verbs::LIMITS;
+use core::mem::size_of;
 use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
-
-/// A send work request.
-pub(crate) struct SendRequest<'a> {
-    pub(crate) wr_id: u64,
-    pub(crate) opcode: Op,
-    pub(crate) signaled: bool,
-    pub(crate) solicited: bool,
-    pub(crate) fence: bool,
-    pub(crate) inline: bool,
-    pub(crate) imm: u32,
-    pub(crate) raddr: u64,
-    pub(crate) rkey: u32,
-    /// CMP_SWAP: what has to be there.
-    pub(crate) compare: u64,
-    /// CMP_SWAP: what comes there; FETCH_ADD: what is added.
-    pub(crate) swap_add: u64,
-    /// Datagrams: number of the address handle, and QP and Q_Key of the receiver.
-    pub(crate) ah: u32,
-    pub(crate) dqpn: u32,
-    pub(crate) qkey: u32,
-    pub(crate) sges: &'a [Sge],
-}
-
-/// A receive work request.
-pub(crate) struct RecvRequest<'a> {
-    pub(crate) wr_id: u64,
-    pub(crate) sges: &'a [Sge],
-}
 
 pub(super) fn wc_status(status: Status) -> WcStatus {
     match status {
@@ -74,94 +48,67 @@ fn total(sges: &[Sge]) -> u64 {
 }
 
 impl Qp {
-    /// Takes a send of a consumer in the kernel; [`transmit`](Self::transmit) sends it. `copy`
+    /// Takes a send of a consumer in the kernel; any context. `request` is as a user's process would
+    /// write it, but for the counts of elements and of inline bytes, which are set here. `copy`
     /// fetches inline data: (address, destination).
     ///
-    /// EINVAL: wrong state, too many elements, too long, or the QP is a user's; ENOMEM: the queue
-    /// is full.
+    /// It is transmitted by a work item: the locks that this needs are not for any context.
+    ///
+    /// EINVAL: wrong state, not for QPs of this type, too many elements, too long, or the QP is a
+    /// user's; ENOMEM: the queue is full.
     pub(crate) fn post_send(
         self: ArcBorrow<'_, Self>,
-        request: &SendRequest<'_>,
+        request: &SendEntry,
+        sges: &[Sge],
         copy: impl Fn(u64, &mut [u8]),
     ) -> Result {
-        let this: Arc<Self> = self.into();
-        let _inside = this.gate.enter().ok_or(EINVAL)?;
-        let len = total(request.sges);
-        if !this.kind.allows(request.opcode) {
-            return Err(EINVAL);
-        }
-        let inline = request.inline && !request.opcode.is_answered();
-        if len > u64::from(MAX_MESSAGE)
-            || inline && len > u64::from(this.caps.inline)
-            || request.sges.len() > this.caps.send_sge as usize
+        let _inside = self.gate.enter().ok_or(EINVAL)?;
+        let op = op_of(u32::from(request.opcode)).ok_or(EINVAL)?;
+        let len = total(sges);
+        let inline = request.flags & send_flags::INLINE != 0 && !op.is_answered();
+        if !self.kind.allows(op)
+            || !self.state().can_post_send()
+            || len > u64::from(MAX_MESSAGE)
+            || inline && len > u64::from(self.caps.inline)
+            || sges.len() > self.caps.send_sge as usize
         {
             return Err(EINVAL);
         }
-        let flags = WqeFlags {
-            signaled: request.signaled || this.signal_all,
-            solicited: request.solicited,
-            fence: request.fence,
-        };
-        let mut wqe = Wqe::new(
-            request.opcode,
-            flags,
-            len as u32,
-            request.raddr,
-            request.rkey,
-            request.imm,
-        );
-        wqe.compare = request.compare;
-        wqe.swap_add = request.swap_add;
-        let mut wakes = Wakes::default();
-        {
-            let mut guard = this.inner.lock();
-            let inner = &mut *guard;
-            if !matches!(inner.state, QpState::Rts | QpState::Sqd | QpState::Err)
-                || inner.sends.shared().is_some()
-            {
-                return Err(EINVAL);
+        let mut entry = *request;
+        let mut data = [0; LIMITS.inline as usize];
+        if inline {
+            entry.num_sge = 0;
+            entry.inline_len = len as u32;
+            let mut rest = &mut data[..];
+            for sge in sges {
+                let (piece, tail) = rest
+                    .split_at_mut_checked(sge.length as usize)
+                    .ok_or(EINVAL)?;
+                copy(sge.addr, piece);
+                rest = tail;
             }
-            let sends = &mut inner.sends;
-            let slot = inner
-                .requester
-                .post(&mut sends.wqes, wqe)
-                .map_err(|error| match error {
-                    PostError::Full => ENOMEM,
-                    PostError::Invalid => EINVAL,
-                })?;
+        } else {
+            entry.num_sge = sges.len() as u32;
+            entry.inline_len = 0;
+        }
+        let data = data.get(..entry.inline_len as usize).ok_or(EINVAL)?;
+        let call = self.sends_in.post(|queue, index| {
+            let at = size_of::<SendEntry>();
             if inline {
-                let mut rest = sends.inline_mut(slot, len as usize)?;
-                for sge in request.sges {
-                    let (piece, tail) = rest
-                        .split_at_mut_checked(sge.length as usize)
-                        .ok_or(EINVAL)?;
-                    copy(sge.addr, piece);
-                    rest = tail;
-                }
+                queue.write(index, at, data)?;
             } else {
-                sends
-                    .sges_mut(slot, request.sges.len())?
-                    .copy_from_slice(request.sges);
+                queue.write(index, at, sges)?;
             }
-            *sends.info.get_mut(slot).ok_or(EINVAL)? = SendInfo {
-                wr_id: request.wr_id,
-                sges: if inline { 0 } else { request.sges.len() as u32 },
-                inline,
-                ah: request.ah,
-                dqpn: request.dqpn,
-                qkey: request.qkey,
-                bad: false,
-            };
-            if inner.state == QpState::Err {
-                this.complete_sends(inner, &mut wakes);
-            }
+            queue.write(index, 0, &[entry])
+        })?;
+        if call {
+            self.look_later();
         }
-        this.wake(wakes);
         Ok(())
     }
 
-    /// Takes over a request that a user's process has put into its queue. `false`: there is none,
-    /// or no room for it now.
+    /// Takes over a request that the consumer has put into its queue. `false`: there is none, or no
+    /// room for it now.
     pub(super) fn take_sends(inner: &mut Inner, signal_all: bool, kind: QpKind) -> bool {
         if inner.requester.outstanding() as usize >= inner.sends.wqes.len() {
             return false;
@@ -231,24 +178,26 @@ impl Qp {
         posted.is_ok()
     }
 
-    /// Puts a receive of a consumer in the kernel at the end of the queue.
+    /// Puts a receive of a consumer in the kernel at the end of the queue; any context.
     ///
-    /// EINVAL: wrong state or too many elements; ENOMEM: the queue is full.
-    pub(crate) fn post_recv(self: ArcBorrow<'_, Self>, request: &RecvRequest<'_>) -> Result {
-        let this: Arc<Self> = self.into();
-        let _inside = this.gate.enter().ok_or(EINVAL)?;
-        {
-            let mut inner = this.inner.lock();
-            if inner.state == QpState::Reset || inner.sends.shared().is_some() {
-                return Err(EINVAL);
-            }
-            inner.receives.post(request.wr_id, request.sges)?;
+    /// EINVAL: wrong state, too many elements, or the queue is a user's; ENOMEM: the queue is full.
+    pub(crate) fn post_recv(self: ArcBorrow<'_, Self>, wr_id: u64, sges: &[Sge]) -> Result {
+        let _inside = self.gate.enter().ok_or(EINVAL)?;
+        if self.state() == QpState::Reset || sges.len() > self.caps.recv_sge as usize {
+            return Err(EINVAL);
         }
-        Self::posted(&this);
+        if self.receives_in.post_receive(wr_id, sges)? {
+            self.look_later();
+        }
         Ok(())
     }
 
-    /// Something was posted: in the error state it has to be flushed.
+    /// Has a work item look at the queues.
+    pub(super) fn look_later(self: ArcBorrow<'_, Self>) {
+        self.hca.queue.later::<Self, LOOK>(self.into(), 0);
+    }
+
+    /// A user's process has posted something: in the error state it has to be flushed.
     pub(crate) fn posted(this: &Arc<Self>) {
         let Some(_inside) = this.gate.enter() else {
             return;
@@ -265,7 +214,7 @@ impl Qp {
 }
 
 /// The operation of an `enum ib_wr_opcode`, which is also that of a user.
-pub(crate) fn op_of(opcode: sys::ib_wr_opcode) -> Option<Op> {
+pub(super) fn op_of(opcode: sys::ib_wr_opcode) -> Option<Op> {
     Op::of_verbs(opcode)
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The memory of a QP's queues. All of it is there from creation to destruction.
 //!
-//! A user's process writes its requests into shared memory ([`Queue`]). Sends are copied from
-//! there, validated once, into arrays of our own ([`Sends`]), from which they are transmitted; a
-//! consumer in the kernel posts into these directly. A receive stays in its queue until a message
-//! needs it ([`Receives`]).
+//! A user's process writes its requests into shared memory ([`Queue`]); those of a consumer in the
+//! kernel come into such a queue, too (`Poster`). Sends are copied from there, validated once, into
+//! arrays of our own ([`Sends`]), from which they are transmitted. A receive stays in its queue
+//! until a message needs it ([`Receives`]).
 
 use super::QpCaps;
 use crate::proto::rc::Wqe;
@@ -44,24 +44,19 @@ pub(super) struct Sends {
     inline: KVVec<u8>,
     sge_stride: usize,
     inline_stride: usize,
-    /// Where a user's process puts its requests, and the next to take from there.
-    shared: Option<(Queue, u32)>,
+    /// Where the consumer puts its requests, and the next to take from there; `None` once the QP is
+    /// destroyed.
+    shared: Option<(Arc<Queue>, u32)>,
 }
 
 impl Sends {
     pub(super) fn new(caps: &QpCaps, owner: Owner<'_>) -> Result<Self> {
         let places = caps.send_wr as usize;
         let (sge_stride, inline_stride) = (caps.send_sge as usize, caps.inline as usize);
-        let shared = if owner.is_user() {
-            let data = (sge_stride * size_of::<Sge>()).max(inline_stride);
-            let size = size_of::<SendEntry>() + data;
-            Some((Queue::new(owner, caps.send_wr, size)?, 0))
-        } else {
-            None
-        };
-        if let Some((queue, _)) = &shared {
-            queue.flag().store(1, Relaxed);
-        }
+        let data = (sge_stride * size_of::<Sge>()).max(inline_stride);
+        let size = size_of::<SendEntry>() + data;
+        let queue = Arc::new(Queue::new(owner, caps.send_wr, size)?, GFP_KERNEL)?;
+        queue.flag().store(1, Relaxed);
         Ok(Self {
             wqes: KVVec::from_elem(Wqe::default(), places, GFP_KERNEL)?,
             info: KVVec::from_elem(SendInfo::default(), places, GFP_KERNEL)?,
@@ -69,12 +64,12 @@ impl Sends {
             inline: KVVec::from_elem(0, places * inline_stride, GFP_KERNEL)?,
             sge_stride,
             inline_stride,
-            shared,
+            shared: Some((queue, 0)),
         })
     }
 
-    /// The queue that a user's process writes, if it is one's.
-    pub(super) fn shared(&self) -> Option<&Queue> {
+    /// The queue that the consumer writes.
+    pub(super) fn shared(&self) -> Option<&Arc<Queue>> {
         self.shared.as_ref().map(|(queue, _)| queue)
     }
 
@@ -120,8 +115,8 @@ impl Sends {
         self.inline.get_mut(from..from + len).ok_or(EINVAL)
     }
 
-    /// The index of the oldest request of the user's process that was not taken yet. If there is
-    /// none, the process is asked to call the kernel for the next one.
+    /// The index of the consumer's oldest request that was not taken yet. If there is none, the
+    /// consumer is asked to call for the next one.
     pub(super) fn peek(&mut self) -> Option<u32> {
         let (queue, next) = self.shared.as_ref()?;
         let waiting = || {
@@ -131,7 +126,7 @@ impl Sends {
         };
         if !waiting() {
             queue.flag().store(1, Relaxed);
-            // The process writes a request and then looks at the flag; we do it the other way
+            // The consumer writes a request and then looks at the flag; we do it the other way
             // round, so one of the two sees the other.
             full_barrier();
             if !waiting() {
@@ -221,19 +216,13 @@ impl Receives {
     }
 
     /// The queue itself, unless it is a shared one.
-    pub(super) fn queue(&self) -> Option<&Queue> {
+    pub(super) fn queue(&self) -> Option<&Arc<Queue>> {
         self.own.as_ref().map(RecvQueue::queue)
     }
 
     /// Receives that wait, unless they are those of a shared queue.
     pub(super) fn waiting(&self) -> u32 {
         self.own.as_ref().map_or(0, RecvQueue::waiting)
-    }
-
-    /// Puts a receive of a consumer in the kernel at the end. EINVAL: too many elements; ENOMEM:
-    /// the queue is full.
-    pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result {
-        self.own.as_mut().ok_or(EINVAL)?.post(wr_id, sges)
     }
 
     /// Takes the oldest receive out of the queue, unless one is in use already. `false`: there is
@@ -277,8 +266,7 @@ impl Receives {
         self.set_call(false);
     }
 
-    /// Whether a user's process has to call the kernel after it has posted: to have the receive
-    /// flushed.
+    /// Whether the consumer has to call after it has posted: to have the receive flushed.
     pub(super) fn set_call(&self, call: bool) {
         if let Some(queue) = self.queue() {
             queue.flag().store(u32::from(call), Relaxed);

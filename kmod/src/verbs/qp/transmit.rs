@@ -34,6 +34,7 @@ impl Qp {
         let mut wakes = Wakes::default();
         let later = {
             let mut inner = this.inner.lock();
+            wakes.events = core::mem::take(&mut inner.events);
             this.pump(&mut inner, &mut wakes)
         };
         this.finish(wakes, later);
