@@ -150,6 +150,7 @@ impl Qp {
             WcStatus::LocalProtection
         };
         let wr_id = inner.receives.finish().ok_or(EINVAL)?;
+        self.blame(inner, wakes, status, true);
         let both = (ipv4_of(&datagram.sgid), ipv4_of(&datagram.dgid));
         let wake = self.recv_cq.push(
             WorkCompletion {
