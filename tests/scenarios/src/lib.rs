@@ -9,6 +9,7 @@ pub mod facts;
 mod loopback;
 mod loss;
 mod memory;
+mod network;
 mod own;
 mod perftest;
 mod pingpong;
@@ -33,7 +34,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 15] = [
+pub const SCENARIOS: [Scenario; 16] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -53,6 +54,10 @@ pub const SCENARIOS: [Scenario; 15] = [
     Scenario {
         name: "lab-loss",
         run: loss::run,
+    },
+    Scenario {
+        name: "lab-network",
+        run: network::run,
     },
     Scenario {
         name: "lab-unplug",

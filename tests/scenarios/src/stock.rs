@@ -1,9 +1,12 @@
 //! Stock programs that run as server at one end and as client at the other: ibv_rc_pingpong and
 //! those of perftest.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::time::Duration;
 use tbrdma_lab::{Lab, Running};
+
+/// Where [`addresses`] puts the first host.
+pub const ADDRESS_OF_A: &str = "10.79.0.1";
 
 /// Exit status of a program that ran longer than its limit.
 pub const TIMED_OUT: i32 = 124;
@@ -30,9 +33,23 @@ pub fn start(
     } else {
         server
     };
+    start_at(lab, program, server, client, address, limit)
+}
+
+/// The same, with the address at which the client finds the server. Over the cable that may be the
+/// connection manager's business.
+pub fn start_at(
+    lab: &Lab,
+    program: &str,
+    server: &str,
+    client: &str,
+    address: &str,
+    limit: Duration,
+) -> Result<(Running, Running)> {
     let listening = lab.start(server, program, limit)?;
-    // Both agree on their QPs by TCP at this port.
-    match lab.until(server, "ss -Hltn sport = 18515 | grep -q .", limit) {
+    // Both agree on their QPs by TCP at this port, or by the connection manager.
+    let listens = "ss -Hltn sport = 18515 | grep -q . || rdma resource show cm_id | grep -q LISTEN";
+    match lab.until(server, listens, limit) {
         Ok(_) => Ok((
             listening,
             lab.start(client, &format!("{program} {address}"), limit)?,
@@ -52,7 +69,24 @@ pub fn both(
     client: &str,
     limit: Duration,
 ) -> Result<Printed> {
-    let (listening, asking) = start(lab, program, server, client, limit)?;
+    finish(program, server, start(lab, program, server, client, limit)?)
+}
+
+/// Runs `program` at both ends as [`start_at`] does, to the end of both.
+pub fn both_at(
+    lab: &Lab,
+    program: &str,
+    server: &str,
+    client: &str,
+    address: &str,
+    limit: Duration,
+) -> Result<Printed> {
+    let ends = start_at(lab, program, server, client, address, limit)?;
+    finish(program, server, ends)
+}
+
+fn finish(program: &str, server: &str, ends: (Running, Running)) -> Result<Printed> {
+    let (listening, asking) = ends;
     match asking.finish() {
         Ok(printed) => Ok(Printed {
             server: listening.finish()?,
@@ -63,4 +97,18 @@ pub fn both(
             Err(error.context(format!("{program}, whose server on {server} said:\n{said}")))
         }
     }
+}
+
+/// Gives the network devices of both hosts IPv4 addresses, and waits until they reach each other.
+pub fn addresses(lab: &Lab) -> Result<()> {
+    for (host, address) in [("a", ADDRESS_OF_A), ("b", "10.79.0.2")] {
+        lab.run(
+            host,
+            &format!("modprobe rdma_ucm && ip addr replace {address}/24 dev tbrdma0"),
+        )?;
+    }
+    let reach = format!("ping -c 1 -W 5 {ADDRESS_OF_A}");
+    lab.until("b", &reach, Duration::from_secs(120))
+        .context("the network device does not reach the other host")
+        .map(drop)
 }
