@@ -8,6 +8,7 @@ mod bench;
 pub mod facts;
 mod loopback;
 mod loss;
+mod matrix;
 mod memory;
 mod network;
 mod own;
@@ -34,7 +35,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 16] = [
+pub const SCENARIOS: [Scenario; 17] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -42,6 +43,10 @@ pub const SCENARIOS: [Scenario; 16] = [
     Scenario {
         name: "lab-perftest",
         run: perftest::run,
+    },
+    Scenario {
+        name: "lab-perftest-matrix",
+        run: matrix::run,
     },
     Scenario {
         name: "lab-verbs",
@@ -100,3 +105,9 @@ pub const SCENARIOS: [Scenario; 16] = [
         run: pingpong::on_7_2,
     },
 ];
+
+/// Scenarios that take long, and run only if they are asked for by their names.
+pub const ON_REQUEST: [Scenario; 1] = [Scenario {
+    name: "lab-perftest-full",
+    run: matrix::full,
+}];

@@ -74,6 +74,14 @@ fn tests() -> Vec<Test> {
 /// Runs or lists tests.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut tests = tests();
+    for scenario in &tbrdma_scenarios::ON_REQUEST {
+        if arguments.list || arguments.only.iter().any(|w| w == scenario.name) {
+            tests.push(Test {
+                name: scenario.name,
+                body: Body::Lab(scenario),
+            });
+        }
+    }
     if !arguments.only.is_empty() {
         for wanted in &arguments.only {
             if !tests
