@@ -124,7 +124,7 @@ enum Ring {
         armed: u32,
     },
     /// In memory that the consumer's process has mapped; it arms the queue there, too.
-    User { queue: Queue, producer: u32 },
+    User { queue: Arc<Queue>, producer: u32 },
     /// Nowhere: the queue is destroyed.
     Gone,
 }
@@ -230,8 +230,9 @@ impl WorkItem<WAKER> for Cq {
     }
 }
 
-/// Entries looked at before interrupts are let in.
+/// Entries looked at, or moved, before interrupts are let in.
 const FORGET_BATCH: usize = 256;
+const MOVE_BATCH: u32 = 256;
 
 /// What has to be told once all locks are dropped.
 #[derive(Clone, Copy, Default)]
@@ -261,7 +262,10 @@ impl Cq {
         }
         let ring = if owner.is_user() {
             Ring::User {
-                queue: Queue::new(owner, entries, size_of::<CqEntry>())?,
+                queue: Arc::new(
+                    Queue::new(owner, entries, size_of::<CqEntry>())?,
+                    GFP_KERNEL,
+                )?,
                 producer: 0,
             }
         } else {
@@ -467,25 +471,51 @@ impl Cq {
         if !self.user {
             return Err(not_supported());
         }
-        let mut fresh = Queue::new(owner, entries, size_of::<CqEntry>())?;
+        let fresh = Queue::new(owner, entries, size_of::<CqEntry>())?;
+        let mut fresh = Arc::new(fresh, GFP_KERNEL)?;
         tell(&fresh.response())?;
-        let moved = {
+        let mut moved = None;
+        let result = loop {
             let mut state = self.state.lock();
             let dead = state.overrun;
-            match &mut state.ring {
-                _ if dead => Err(EIO),
-                Ring::User { queue, producer } => {
-                    move_entries(queue, &fresh, *producer).map(|()| {
-                        core::mem::swap(queue, &mut fresh);
-                        fresh.set_dead(layout::DEAD_MOVED);
-                    })
-                }
-                _ => Err(EINVAL),
+            let Ring::User { queue, producer } = &mut state.ring else {
+                break Err(EINVAL);
+            };
+            let (old, from, consumer) = moved.get_or_insert_with(|| {
+                let consumer = queue.consumer();
+                (queue.clone(), consumer, consumer)
+            });
+            let (end, consumer) = (*producer, *consumer);
+            let waiting = end.wrapping_sub(consumer);
+            if dead {
+                break Err(EIO);
             }
+            if waiting > old.entries() || waiting > fresh.entries() || !Arc::ptr_eq(queue, old) {
+                break Err(EINVAL);
+            }
+            let begin = core::mem::replace(from, end);
+            if end.wrapping_sub(begin) > MOVE_BATCH {
+                // Interrupts are let in; what comes meanwhile is looked at in the next round. No more
+                // can come than the old queue has room for.
+                drop(state);
+                if let Err(error) = move_entries(old, &fresh, begin, end) {
+                    break Err(error);
+                }
+                continue;
+            }
+            if let Err(error) = move_entries(old, &fresh, begin, end) {
+                break Err(error);
+            }
+            fresh.set_consumer(consumer);
+            fresh.flag().store(old.flag().load(Relaxed), Relaxed);
+            fresh.set_producer(end);
+            core::mem::swap(queue, &mut fresh);
+            fresh.set_dead(layout::DEAD_MOVED);
+            break Ok(());
         };
         // The old queue, or the new one if it is not used, is freed where sleeping is allowed.
-        drop(fresh);
-        moved
+        drop((moved, fresh));
+        result
     }
 
     /// Takes out the completions of a QP that is going away. In a user's queue the provider does.
@@ -524,22 +554,14 @@ impl Cq {
     }
 }
 
-/// Copies what waits in `old`, and whether an event is wanted. EINVAL: it does not fit.
-fn move_entries(old: &Queue, new: &Queue, producer: u32) -> Result {
-    let consumer = old.consumer();
-    let waiting = producer.wrapping_sub(consumer);
-    if waiting > old.entries() || waiting > new.entries() {
-        return Err(EINVAL);
-    }
-    for n in 0..waiting {
+/// Copies the entries from index `begin` to `end`.
+fn move_entries(old: &Queue, new: &Queue, begin: u32, end: u32) -> Result {
+    for n in 0..end.wrapping_sub(begin) {
         let mut entry = [CqEntry::default()];
-        let index = consumer.wrapping_add(n);
+        let index = begin.wrapping_add(n);
         old.read(index, 0, &mut entry)?;
         new.write(index, 0, &entry)?;
     }
-    new.set_consumer(consumer);
-    new.flag().store(old.flag().load(Relaxed), Relaxed);
-    new.set_producer(producer);
     Ok(())
 }
 
