@@ -549,7 +549,7 @@ fn sim_two_rails_are_twice_as_fast() {
 #[test]
 fn sim_a_lost_rail_costs_no_frame() {
     let mut resent = 0;
-    for seed in 0..8 {
+    for seed in 0..4 {
         let mut plan = Plan::new(seed, mixed(seed, 2 + seed as usize % 3), 12_000);
         plan.pause = 400;
         plan.dead_after = 500_000;
@@ -569,7 +569,7 @@ fn sim_a_lost_rail_costs_no_frame() {
         assert_eq!(world.lives, [0, 0], "seed {seed}");
         resent += world.resent;
     }
-    assert!(resent > 20, "only {resent} frames had to be sent again");
+    assert!(resent > 10, "only {resent} frames had to be sent again");
 }
 
 /// Anything happens to any rail at any time.
@@ -597,10 +597,10 @@ fn chaos(seed: u64, trusting: bool) -> [u64; 2] {
 #[test]
 fn sim_rails_come_and_go() {
     let mut lives = 0;
-    for seed in 0..40 {
+    for seed in 0..16 {
         lives += chaos(seed, false).iter().sum::<u64>();
     }
-    assert!(lives > 40, "a peer was lost only {lives} times");
+    assert!(lives > 10, "a peer was lost only {lives} times");
 }
 
 /// The test above would notice it if rails joined without asking which bundle they belong to.
