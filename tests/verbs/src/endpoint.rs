@@ -316,6 +316,23 @@ impl Endpoint {
         posted("post_recv", failed)
     }
 
+    /// Looks whether the QP has failed: without any request under way, no completion would tell.
+    pub fn look(&self) -> Result<(), Failure> {
+        let mut attr = QpAttr::default();
+        // SAFETY: numbers and pointers, for which zeros are values.
+        let mut init = unsafe { std::mem::zeroed() };
+        // SAFETY: our QP, and structures of the library.
+        let failed =
+            unsafe { (self.library.query_qp)(self.qp, &mut attr, ffi::MASK_STATE, &mut init) };
+        if failed != 0 {
+            return Err(Failure::Device(format!("query_qp: errno {failed}")));
+        }
+        if attr.qp_state == ffi::STATE_ERR {
+            return Err(Failure::Device("the QP is in the error state".into()));
+        }
+        Ok(())
+    }
+
     /// Takes completions, waiting for one by event if there is none, not longer than `patience`.
     pub fn completions(&mut self, patience: Duration) -> Result<Vec<Done>, Failure> {
         let found = self.poll()?;

@@ -362,6 +362,7 @@ library! {
     qp_to_qp_ex: fn(*mut Qp) -> *mut QpEx = b"ibv_qp_to_qp_ex";
     create_qp: fn(Ptr, *mut QpInitAttr) -> *mut Qp = b"ibv_create_qp";
     modify_qp: fn(*mut Qp, *mut QpAttr, c_int) -> c_int = b"ibv_modify_qp";
+    query_qp: fn(*mut Qp, *mut QpAttr, c_int, *mut QpInitAttr) -> c_int = b"ibv_query_qp";
     destroy_qp: fn(*mut Qp) -> c_int = b"ibv_destroy_qp";
     wc_status_str: fn(c_uint) -> *const c_char = b"ibv_wc_status_str";
 }

@@ -67,6 +67,9 @@ struct Transfer<'a> {
     progress: Instant,
 }
 
+/// After this time without anything under way the state of the QP is looked at.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// Moves the messages and checks them.
 pub fn run(plan: &Plan, device: &str, gid_index: u8, mut side: Side) -> Result<Report> {
     let whole = plan.size * plan.depth;
@@ -179,10 +182,15 @@ impl Transfer<'_> {
                 )?;
             }
             self.tell_taken()?;
+            if self.posted == self.sent && self.progress.elapsed() > IDLE {
+                self.endpoint.look()?;
+            }
             ensure!(
                 self.progress.elapsed() < self.plan.stall_limit,
-                "no progress for {} s",
-                self.plan.stall_limit.as_secs()
+                "no progress for {} s; {} messages were posted, {} are done",
+                self.plan.stall_limit.as_secs(),
+                self.posted,
+                self.sent
             );
         }
         // The one who only answers keeps its memory until the other has what it wants.
