@@ -89,10 +89,10 @@ pub fn perftest_latency(output: &str) -> Result<Latency> {
     Ok(found)
 }
 
-/// What a run of iperf3 found.
+/// What sending bytes as fast as can be found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stream {
-    /// Bytes that arrived; both directions together with `--bidir`.
+    /// Bytes that arrived; both directions together if both were used.
     pub bytes: f64,
     /// MiB/s, likewise.
     pub mib_per_s: f64,

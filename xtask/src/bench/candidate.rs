@@ -4,6 +4,7 @@ use super::figure::Figure;
 use super::{raw, stream, tcp, verbs};
 use anyhow::Result;
 use tbrdma_lab::Lab;
+use tbrdma_scenarios::facts::{Latency, Stream};
 
 /// Where candidates are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,29 @@ pub(crate) struct Sample {
     pub(crate) bytes: f64,
     /// Messages that were moved, both directions together.
     pub(crate) messages: f64,
+}
+
+impl Sample {
+    /// Of round trips of messages of `size` bytes, each of which is answered by one like it.
+    pub(crate) fn of_round_trips((latency, trips): (Latency, u64), size: u64) -> Self {
+        let messages = 2.0 * trips as f64;
+        Self {
+            value: latency.median_us,
+            p99: Some(latency.p99_us),
+            bytes: messages * size as f64,
+            messages,
+        }
+    }
+
+    /// Of bytes that were handed over `size` at a time.
+    pub(crate) fn of_stream(found: Stream, size: u64) -> Self {
+        Self {
+            value: found.mib_per_s,
+            p99: None,
+            bytes: found.bytes,
+            messages: found.bytes / size as f64,
+        }
+    }
 }
 
 /// Makes a sample of what the client printed.

@@ -86,6 +86,11 @@ impl Figure {
         matches!(self.kind, Kind::Latency | Kind::LatencyEvents)
     }
 
+    /// What is measured of a stream, and the size; `None`: something else is used.
+    pub(crate) fn stream(&self) -> Option<(Kind, u64)> {
+        (self.operation == Operation::Stream).then_some((self.kind, self.size))
+    }
+
     /// What a candidate without verbs has instead. `None`: nothing that compares.
     pub(crate) fn as_stream(&self) -> Option<Self> {
         // READ's latency is that of a whole round trip.

@@ -1,7 +1,7 @@
 //! A pair of bare DMA rings: what nothing that runs on top of rings can beat. Goes by time.
 
 use super::candidate::{Candidate, Job, Load, Place, Sample};
-use super::figure::{Figure, Kind, Operation};
+use super::figure::{Figure, Kind};
 use crate::build;
 use crate::package::install::Root;
 use anyhow::{Context, Result};
@@ -63,14 +63,7 @@ impl Candidate for Rings {
     }
 
     fn job(&self, figure: &Figure, load: Load) -> Option<Job> {
-        let Figure {
-            kind,
-            operation: Operation::Stream,
-            size,
-        } = *figure
-        else {
-            return None;
-        };
+        let (kind, size) = figure.stream()?;
         let ms = load.seconds * 1000;
         match kind {
             Kind::Latency if size <= FRAME => Some(Job {
@@ -95,27 +88,14 @@ impl Candidate for Rings {
     }
 }
 
-/// A ping-pong's sample: each message is answered.
+/// A ping-pong's sample.
 pub(super) fn pingpong(printed: &str, size: u64) -> Result<Sample> {
-    let (latency, trips) = facts::pingpong(printed)?;
-    let messages = 2.0 * trips as f64;
-    Ok(Sample {
-        value: latency.median_us,
-        p99: Some(latency.p99_us),
-        bytes: messages * size as f64,
-        messages,
-    })
+    Ok(Sample::of_round_trips(facts::pingpong(printed)?, size))
 }
 
 /// The sample of bytes that were sent as fast as could be.
 pub(super) fn blast(printed: &str, size: u64) -> Result<Sample> {
-    let found = facts::blast(printed)?;
-    Ok(Sample {
-        value: found.mib_per_s,
-        p99: None,
-        bytes: found.bytes,
-        messages: found.bytes / size as f64,
-    })
+    Ok(Sample::of_stream(facts::blast(printed)?, size))
 }
 
 /// Starts something, waits for its end, and prints the result; one program, so that it can be traced.
@@ -152,6 +132,7 @@ fn module(kernel: &str) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::figure::Operation;
 
     fn job(kind: Kind, operation: Operation, size: u64) -> Option<Job> {
         let figure = Figure {

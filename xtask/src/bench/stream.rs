@@ -4,7 +4,7 @@
 //! give the same pair of HopIDs, the one's input being the other's output.
 
 use super::candidate::{Candidate, Job, Load, Place};
-use super::figure::{Figure, Kind, Operation};
+use super::figure::{Figure, Kind};
 use super::raw;
 use crate::build;
 use anyhow::{Context, Result};
@@ -56,14 +56,7 @@ impl Candidate for TbStream {
     }
 
     fn job(&self, figure: &Figure, load: Load) -> Option<Job> {
-        let Figure {
-            kind,
-            operation: Operation::Stream,
-            size,
-        } = *figure
-        else {
-            return None;
-        };
+        let (kind, size) = figure.stream()?;
         let mode = match kind {
             Kind::Latency => "pingpong",
             Kind::Bandwidth => "blast",
@@ -103,6 +96,7 @@ echo 1024 > ring_size
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::figure::Operation;
 
     #[test]
     fn command_lines() {

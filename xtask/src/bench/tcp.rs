@@ -1,7 +1,7 @@
 //! TCP over the kernel's network driver for the same cable: iperf3 for bandwidth, sockperf for latency. Both go by time.
 
 use super::candidate::{Candidate, Job, Load, Place, Sample};
-use super::figure::{Figure, Kind, Operation};
+use super::figure::{Figure, Kind};
 use anyhow::{Context, Result};
 use std::time::Duration;
 use tbrdma_lab::Lab;
@@ -64,14 +64,7 @@ impl Candidate for Tcp {
     }
 
     fn job(&self, figure: &Figure, load: Load) -> Option<Job> {
-        let Figure {
-            kind,
-            operation: Operation::Stream,
-            size,
-        } = *figure
-        else {
-            return None;
-        };
+        let (kind, size) = figure.stream()?;
         let seconds = load.seconds;
         match kind {
             Kind::Latency if size >= SMALLEST_PING => Some(Job {
@@ -80,15 +73,7 @@ impl Candidate for Tcp {
                     "sockperf ping-pong --tcp -i {ADDRESS} -p {PING_PORT} -m {size} -t {seconds}"
                 ),
                 read: Box::new(move |printed| {
-                    let (latency, sent) = facts::sockperf(printed)?;
-                    // Each is answered.
-                    let messages = 2.0 * sent as f64;
-                    Ok(Sample {
-                        value: latency.median_us,
-                        p99: Some(latency.p99_us),
-                        bytes: messages * size as f64,
-                        messages,
-                    })
+                    Ok(Sample::of_round_trips(facts::sockperf(printed)?, size))
                 }),
             }),
             Kind::Bandwidth | Kind::BothWays => {
@@ -105,13 +90,7 @@ impl Candidate for Tcp {
                          --time {seconds} --json{more}"
                     ),
                     read: Box::new(move |printed| {
-                        let found = facts::iperf3(printed)?;
-                        Ok(Sample {
-                            value: found.mib_per_s,
-                            p99: None,
-                            bytes: found.bytes,
-                            messages: found.bytes / write as f64,
-                        })
+                        Ok(Sample::of_stream(facts::iperf3(printed)?, write))
                     }),
                 })
             }
@@ -123,6 +102,7 @@ impl Candidate for Tcp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::figure::Operation;
 
     fn job(kind: Kind, size: u64) -> Option<Job> {
         let figure = Figure {
