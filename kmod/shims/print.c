@@ -121,12 +121,7 @@ bool tbrdma_debug_enabled(void)
 #endif
 }
 
-/* Ticks in which a rate-limited message may repeat a few times. */
-unsigned long tbrdma_print_interval(void)
-{
-	return 5 * HZ;
-}
-
+/* Ticks of a second. */
 unsigned long tbrdma_print_second(void)
 {
 	return HZ;

@@ -6,7 +6,6 @@
 
 void tbrdma_print(char level, const char *text, size_t len);
 bool tbrdma_debug_enabled(void);
-unsigned long tbrdma_print_interval(void);
 unsigned long tbrdma_print_second(void);
 unsigned long tbrdma_print_now(void);
 

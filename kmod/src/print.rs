@@ -19,8 +19,6 @@ use kernel::sync::atomic::{Atomic, Relaxed};
 
 /// Longest text of one message in bytes; what is beyond is cut off and marked with `...`.
 const TEXT_MAX: usize = 480;
-/// Messages that one rate-limited place may print within the interval of `tbrdma_print_interval()`.
-const BURST: u32 = 10;
 
 /// Severity, as in `include/linux/kern_levels.h`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,25 +91,19 @@ pub(crate) struct RateLimit {
     begin: Atomic<usize>,
     /// Messages asked for in the interval; 0 before the very first.
     asked: Atomic<u32>,
-    /// One message each second, not [`BURST`] in each interval.
-    each_second: bool,
+    /// Messages that may be printed in an interval, and its length in seconds.
+    burst: u32,
+    seconds: usize,
 }
 
 impl RateLimit {
-    pub(crate) const fn new() -> Self {
+    /// Lets `burst` messages through in `seconds` seconds.
+    pub(crate) const fn new(burst: u32, seconds: usize) -> Self {
         Self {
             begin: Atomic::new(0),
             asked: Atomic::new(0),
-            each_second: false,
-        }
-    }
-
-    /// Lets one message through each second.
-    pub(crate) const fn each_second() -> Self {
-        Self {
-            begin: Atomic::new(0),
-            asked: Atomic::new(0),
-            each_second: true,
+            burst,
+            seconds,
         }
     }
 
@@ -119,19 +111,14 @@ impl RateLimit {
     ///
     /// Two CPUs that find an interval over at the same time may both print: the limit is not exact.
     pub(crate) fn allow(&self, level: Level) -> bool {
-        // SAFETY: The functions only read numbers.
-        let (now, interval, second) = unsafe {
+        // SAFETY: Both functions only read numbers.
+        let (now, second) = unsafe {
             (
                 crate::sys::tbrdma_print_now() as usize,
-                crate::sys::tbrdma_print_interval() as usize,
                 crate::sys::tbrdma_print_second() as usize,
             )
         };
-        let (interval, burst) = if self.each_second {
-            (second, 1)
-        } else {
-            (interval, BURST)
-        };
+        let (burst, interval) = (self.burst, self.seconds * second);
         let asked = self.asked.load(Relaxed);
         if asked == 0 || now.wrapping_sub(self.begin.load(Relaxed)) > interval {
             self.begin.store(now, Relaxed);
@@ -156,24 +143,28 @@ macro_rules! log_at {
     };
 }
 
-/// Prints at the given [`Level`], at most a few times per interval for this place in the code.
-macro_rules! log_at_ratelimited {
-    ($level:ident, $($arg:tt)+) => {{
-        static LIMIT: $crate::print::RateLimit = $crate::print::RateLimit::new();
+/// Prints at the given [`Level`], as often as a [`RateLimit`] for this place in the code lets through.
+macro_rules! log_at_limited {
+    ($level:ident, $limit:expr, $($arg:tt)+) => {{
+        static LIMIT: $crate::print::RateLimit = $limit;
         if LIMIT.allow($crate::print::Level::$level) {
             $crate::print::log_at!($level, $($arg)+);
         }
     }};
 }
 
+/// Prints at the given [`Level`], at most ten times in five seconds for this place in the code.
+macro_rules! log_at_ratelimited {
+    ($level:ident, $($arg:tt)+) => {
+        $crate::print::log_at_limited!($level, $crate::print::RateLimit::new(10, 5), $($arg)+)
+    };
+}
+
 /// As `log_warn!`, at most once per second for this place in the code.
 macro_rules! log_warn_each_second {
-    ($($arg:tt)+) => {{
-        static LIMIT: $crate::print::RateLimit = $crate::print::RateLimit::each_second();
-        if LIMIT.allow($crate::print::Level::Warn) {
-            $crate::print::log_warn!($($arg)+);
-        }
-    }};
+    ($($arg:tt)+) => {
+        $crate::print::log_at_limited!(Warn, $crate::print::RateLimit::new(1, 1), $($arg)+)
+    };
 }
 
 /// Something that was asked for cannot be done.
@@ -203,7 +194,7 @@ macro_rules! log_info_ratelimited { ($($arg:tt)+) => { $crate::print::log_at_rat
 
 #[allow(unused_imports)]
 pub(crate) use {
-    log_at, log_at_ratelimited, log_debug, log_err, log_err_ratelimited, log_info,
+    log_at, log_at_limited, log_at_ratelimited, log_debug, log_err, log_err_ratelimited, log_info,
     log_info_ratelimited, log_notice, log_notice_ratelimited, log_warn, log_warn_each_second,
     log_warn_ratelimited,
 };
