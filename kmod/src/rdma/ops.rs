@@ -998,10 +998,7 @@ unsafe extern "C" fn get_dma_mr(pd: *mut sys::ib_pd, access: c_int) -> *mut sys:
             all,
         )?)
     };
-    match make() {
-        Ok(mr) => mr,
-        Err(error) => error.to_ptr(),
-    }
+    make().unwrap_or_else(Error::to_ptr)
 }
 
 /// The core's object of a region.
@@ -1048,10 +1045,7 @@ unsafe extern "C" fn reg_user_mr(
         let access = Access::from_raw(access as u32)?;
         mr_object(Mr::register(hca, pd_number, start, length, virt, access)?)
     };
-    match register() {
-        Ok(mr) => mr,
-        Err(error) => error.to_ptr(),
-    }
+    register().unwrap_or_else(Error::to_ptr)
 }
 
 unsafe extern "C" fn reg_user_mr_dmabuf(
@@ -1073,10 +1067,7 @@ unsafe extern "C" fn reg_user_mr_dmabuf(
         let access = Access::from_raw(access as u32)?;
         mr_object(Mr::of_dma_buf(hca, pd, fd, (offset, length), virt, access)?)
     };
-    match register() {
-        Ok(mr) => mr,
-        Err(error) => error.to_ptr(),
-    }
+    register().unwrap_or_else(Error::to_ptr)
 }
 
 /// Null: the region itself has changed. Otherwise a new one, in whose favour the core ends it.
@@ -1107,10 +1098,7 @@ unsafe extern "C" fn rereg_user_mr(
             None => Ok(ptr::null_mut()),
         }
     };
-    match change() {
-        Ok(mr) => mr,
-        Err(error) => error.to_ptr(),
-    }
+    change().unwrap_or_else(Error::to_ptr)
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut sys::ib_mr, _udata: *mut sys::ib_udata) -> c_int {
