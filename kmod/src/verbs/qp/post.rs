@@ -63,7 +63,7 @@ impl Qp {
         copy: impl Fn(u64, &mut [u8]),
     ) -> Result {
         let _inside = self.gate.enter().ok_or(EINVAL)?;
-        let op = op_of(u32::from(request.opcode)).ok_or(EINVAL)?;
+        let op = Op::of_verbs(request.opcode.into()).ok_or(EINVAL)?;
         let len = total(sges);
         let inline = request.flags & send_flags::INLINE != 0 && !op.is_answered();
         if !self.kind.allows(op)
@@ -154,18 +154,12 @@ impl Qp {
         } else {
             total(inner.sends.sges(slot))
         };
-        let wqe = match request.wqe(len).filter(|_| fetched.is_ok()) {
-            Some(wqe) => wqe,
-            // It has to fail in its turn, after those before it.
-            None => {
-                if let Some(place) = inner.sends.info.get_mut(slot) {
-                    place.bad = true;
-                }
-                request.failing()
-            }
+        let mut posted = match request.wqe(len).filter(|_| fetched.is_ok()) {
+            Some(wqe) => inner.requester.post(&mut inner.sends.wqes, wqe),
+            None => Err(PostError::Invalid),
         };
-        let mut posted = inner.requester.post(&mut inner.sends.wqes, wqe);
         if posted == Err(PostError::Invalid) {
+            // It has to fail in its turn, after those before it.
             if let Some(place) = inner.sends.info.get_mut(slot) {
                 place.bad = true;
             }
@@ -213,11 +207,7 @@ impl Qp {
     }
 }
 
-/// The operation of an `enum ib_wr_opcode`, which is also that of a user.
-pub(super) fn op_of(opcode: sys::ib_wr_opcode) -> Option<Op> {
-    Op::of_verbs(opcode)
-}
-
+// `proto` reads requests by these numbers; those of a user and of the kernel are the same.
 const _: () = {
     assert!(
         matches!(

@@ -148,7 +148,7 @@ impl Qp {
             Next::Frame(segment) => segment,
             Next::Idle => return Sent::Nothing,
             Next::Local(msn) => {
-                // None is posted yet: see `post::op_of`.
+                // None is posted yet: see `Op::of_verbs`.
                 let status = Status::LocalOperation;
                 inner.requester.local_done(&inner.sends.wqes, msn, status);
                 self.complete_sends(inner, wakes);
