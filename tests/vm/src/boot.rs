@@ -1,6 +1,6 @@
 //! Starting a lab.
 
-use crate::cache::{remove, Cache, Key};
+use crate::cache::{content_of, remove, Cache, Key};
 use crate::debian::host_needs;
 use crate::lab::{Guest, Lab, NAMES};
 use crate::machine::Hardware;
@@ -83,7 +83,7 @@ impl Lab {
             Some((root, content)) => (root.clone(), content.clone()),
             None => {
                 let root = GUEST.root(&cache)?;
-                let content = root.display().to_string();
+                let content = content_of(&root);
                 (root, content)
             }
         };

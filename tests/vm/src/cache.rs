@@ -170,6 +170,15 @@ fn used(path: &Path) -> Option<SystemTime> {
         .ok()
 }
 
+/// What the content of an entry follows from: its name, wherever the cache lies.
+pub fn content_of(entry: &Path) -> String {
+    entry
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
 fn touch(path: &Path) {
     let _ = File::create(path.with_extension("used"));
 }
@@ -282,6 +291,8 @@ mod tests {
             .entry("thing", key(), |_| panic!("made twice"))
             .unwrap();
         assert_eq!(path, again);
+        let elsewhere = Path::new("/other").join(path.file_name().unwrap());
+        assert_eq!(content_of(&path), content_of(&elsewhere));
         assert_eq!(fs::read(&path).unwrap(), b"1");
         assert_eq!(cache.find("thing", key()), Some(path));
         assert_eq!(cache.find("thing", key().with("y")), None);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
-use tbrdma_lab::cache::{Cache, Key};
+use tbrdma_lab::cache::{content_of, Cache, Key};
 use tbrdma_lab::{roots, Lab};
 use tbrdma_scenarios::facts;
 
@@ -109,7 +109,7 @@ fn module(kernel: &str) -> Result<PathBuf> {
     let root = roots::GUEST.root(&cache)?;
     let sources = build::repository().join("tests/rawring");
     let mut key = Key::default()
-        .with(root.display().to_string())
+        .with(content_of(&root))
         .with(kernel)
         .with(include_str!("raw.rs"));
     for source in SOURCES {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tbrdma_lab::cache::{Cache, Key};
+use tbrdma_lab::cache::{self, Cache, Key};
 use tbrdma_lab::command::run;
 use tbrdma_lab::{image, roots};
 
@@ -17,7 +17,7 @@ pub fn guest_with_packages() -> Result<(PathBuf, String)> {
     let cache = Cache::open()?;
     let base = roots::GUEST.root(&cache)?;
     let mut key = Key::default()
-        .with(base.display().to_string())
+        .with(cache::content_of(&base))
         .with(include_str!("layer.rs"));
     for deb in &debs {
         key = key.with_file(deb)?;
@@ -25,7 +25,7 @@ pub fn guest_with_packages() -> Result<(PathBuf, String)> {
     let root = cache.entry("root-installed", key, |fresh| {
         install_into(&cache, &base, fresh, &debs)
     })?;
-    let content = root.display().to_string();
+    let content = cache::content_of(&root);
     Ok((root, content))
 }
 
@@ -65,7 +65,7 @@ fn has_stack(stack: &Path, release: &str) -> bool {
 fn stack_key(base: &Path) -> Result<Key> {
     let build = build::repository().join("kmod/build");
     let mut key = Key::default()
-        .with(base.display().to_string())
+        .with(cache::content_of(base))
         .with_file(&build.join("stack"))?
         .with_file(&build.join("lib.sh"))?;
     let trees = Options::new(build::repository())
