@@ -233,7 +233,7 @@ fn matrix(bench: &mut Bench, wanted: fn(Run) -> bool) -> Result<()> {
     for run in Run::all().filter(|run| wanted(*run)) {
         let outcome = match run.refusal() {
             Some(words) => refused(lab, run, words),
-            None => run_at_both_ends(lab, run),
+            None => facts::until_measured(|| run_at_both_ends(lab, run)),
         };
         done += 1;
         if let Err(error) = outcome {

@@ -50,11 +50,13 @@ fn managed(lab: &Lab) -> Result<()> {
     // The address is a GID, and stock programs use it.
     let (on_a, on_b) = (gid_index(lab, "a", &a)?, gid_index(lab, "b", &b)?);
     let program = |index: u32| format!("ib_write_bw -F -d tbrdma0 -x {index} -n 200 -p 18777");
-    let server = lab.start("a", &program(on_a), LIMIT)?;
-    lab.until("a", "ss -Hltn sport = 18777 | grep -q .", LIMIT)?;
-    let printed = lab.run_for("b", &format!("{} a", program(on_b)), LIMIT)?;
-    facts::bandwidth(&printed)?;
-    server.finish()?;
+    facts::until_measured(|| {
+        let server = lab.start("a", &program(on_a), LIMIT)?;
+        lab.until("a", "ss -Hltn sport = 18777 | grep -q .", LIMIT)?;
+        let printed = lab.run_for("b", &format!("{} a", program(on_b)), LIMIT)?;
+        server.finish()?;
+        facts::bandwidth(&printed)
+    })?;
     let cm = "ib_send_bw -R -F -n 200";
     stock::both_at(lab, cm, "a", "b", &a, LIMIT).map(drop)
 }

@@ -129,10 +129,12 @@ fn one(
     };
     bar.set_message(format!("{name}: {figure}"));
     let counted = figure.counted().filter(|_| place == Place::Cable);
-    let before = counted.map(|_| Look::now(lab, candidate)).transpose()?;
-    let sample = ends::run(lab, place, &job)
-        .and_then(|printed| (job.read)(&printed))
-        .with_context(|| format!("{name}: {figure}: {}", job.client))?;
+    let (before, sample) = facts::until_measured(|| {
+        let before = counted.map(|_| Look::now(lab, candidate)).transpose()?;
+        let sample = sample(lab, place, &job)
+            .with_context(|| format!("{name}: {figure}: {}", job.client))?;
+        Ok((before, sample))
+    })?;
     results.add(name, place, What::figure(*figure), sample.value, sample.p99);
     if let (Some(per), Some(before)) = (counted, before) {
         let counts = Look::now(lab, candidate)?.since(&before, figure, &sample, per);
@@ -171,7 +173,7 @@ fn system_calls(
         };
         bar.set_message(format!("{name}: system calls of {figure}"));
         let context = format!("{name}: system calls of {figure}: {}", job.client);
-        found.push(traced(lab, place, &job).context(context)?);
+        found.push(facts::until_measured(|| traced(lab, place, &job)).context(context)?);
     }
     let [(short, few), (long, many)] = found[..] else {
         return Ok(());
@@ -192,6 +194,11 @@ fn system_calls(
     results.add(name, place, what, value.max(0.0), None);
     bar.inc(1);
     Ok(())
+}
+
+/// Runs a job, and reads what it printed.
+pub(super) fn sample(lab: &Lab, place: Place, job: &Job) -> Result<Sample> {
+    (job.read)(&ends::run(lab, place, job)?)
 }
 
 fn traced(lab: &Lab, place: Place, job: &Job) -> Result<(Sample, u64)> {

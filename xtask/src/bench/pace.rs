@@ -1,10 +1,11 @@
 //! How many messages make a run long enough to mean something, and short enough for an emulated computer.
 
 use super::candidate::{Candidate, Load, Sample};
-use super::ends;
 use super::figure::{Figure, Kind, Operation};
+use super::measure::sample;
 use anyhow::{Context, Result};
 use tbrdma_lab::Lab;
+use tbrdma_scenarios::facts;
 
 /// Of the two messages that calibrate bandwidth, bytes.
 const SMALL: u64 = 4 << 10;
@@ -37,8 +38,7 @@ impl Pace {
             let Some(job) = candidate.job(&figure, Load { count, seconds: 1 }) else {
                 return Ok(None);
             };
-            let sample = ends::run(lab, candidate.place(), &job)
-                .and_then(|printed| (job.read)(&printed))
+            let sample = facts::until_measured(|| sample(lab, candidate.place(), &job))
                 .with_context(|| {
                     let program = &job.client;
                     format!("{}: {figure}, to calibrate: {program}", candidate.name())
