@@ -1,14 +1,14 @@
 //! The frame header: what every frame on a rail begins with.
 //!
 //! A frame is at most [`FRAME_MAX`] bytes: a header of [`HEADER_LEN`] bytes, an extension of 0, 16,
-//! 32 or 48 bytes, then the payload. All numbers are little-endian.
+//! 32, 48 or 64 bytes, then the payload. All numbers are little-endian.
 //!
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 1 | version, [`VERSION`] |
 //! | 1 | 1 | opcode |
-//! | 2 | 1 | flags: 1 last, 2 solicited, 4 immediate data, 8 invalidate, 16 first |
-//! | 3 | 1 | extension length: 0, 16, 32 or 48 |
+//! | 2 | 1 | flags: 1 last, 2 solicited, 4 immediate data, 8 invalidate, 16 first, 32 rider, 64 acknowledge |
+//! | 3 | 1 | extension length: 0, 16, 32, 48 or 64 |
 //! | 4 | 4 | sequence in the bundle; 0 if the frame is not sequenced |
 //! | 8 | 2 | sequence on the rail |
 //! | 10 | 2 | acknowledgement: the next sequence expected from the other side |
@@ -22,6 +22,9 @@
 //!
 //! The rail counts in 32 bits and sends the lower half: no window is near 2^15, so that the other
 //! side knows the upper half.
+//!
+//! A rider is one acknowledgement between QPs that goes along with a frame of a message: the last
+//! [`RIDER_LEN`] bytes of the extension.
 
 /// Version of this layout.
 pub const VERSION: u8 = 1;
@@ -30,7 +33,9 @@ pub const HEADER_LEN: usize = 32;
 /// Bytes of a whole frame at the most (USB4 host interface: 4096 per descriptor).
 pub const FRAME_MAX: usize = 4096;
 /// Bytes of an extension at the most.
-pub const EXT_MAX: usize = 48;
+pub const EXT_MAX: usize = 64;
+/// Bytes of a rider.
+pub const RIDER_LEN: usize = 16;
 /// Payload bytes of a frame without extension.
 pub const PAYLOAD_MAX: usize = FRAME_MAX - HEADER_LEN;
 
@@ -39,7 +44,9 @@ const SOLICITED: u8 = 2;
 const IMM: u8 = 4;
 const INV: u8 = 8;
 const FIRST: u8 = 16;
-const FLAGS: u8 = LAST | SOLICITED | IMM | INV | FIRST;
+const RIDER: u8 = 32;
+const ACK_REQ: u8 = 64;
+const FLAGS: u8 = LAST | SOLICITED | IMM | INV | FIRST | RIDER | ACK_REQ;
 
 /// What a frame is.
 ///
@@ -95,6 +102,19 @@ impl Opcode {
 
     fn from_raw(raw: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|opcode| *opcode as u8 == raw)
+    }
+
+    /// The frame belongs to a message between connected QPs.
+    pub const fn is_message(self) -> bool {
+        matches!(
+            self,
+            Self::Send
+                | Self::Write
+                | Self::ReadReq
+                | Self::ReadResp
+                | Self::AtomicReq
+                | Self::AtomicResp
+        )
     }
 
     /// The frame has a sequence and is delivered exactly once and in order.
@@ -157,6 +177,11 @@ pub struct Header {
     pub imm: bool,
     /// The message invalidates a key.
     pub inv: bool,
+    /// The extension ends with an acknowledgement of [`RIDER_LEN`] bytes, see
+    /// [`split_rider`](Self::split_rider). Only of frames of messages.
+    pub rider: bool,
+    /// The requester waits for the acknowledgement of the message (IBTA's AckReq).
+    pub ack_req: bool,
     /// Sequence among the frames of all rails to the other host.
     pub bundle: u32,
     /// Sequence on the rail; of an unsequenced frame, the next one that will be used.
@@ -241,8 +266,12 @@ impl Header {
         }
         let opcode = Opcode::from_raw(opcode).ok_or(FrameError::Opcode)?;
         let dqpn = u32_at(header, 16);
-        if flags & !FLAGS != 0 || dqpn >> 24 != 0 {
+        let rider = flags & RIDER != 0;
+        if flags & !FLAGS != 0 || dqpn >> 24 != 0 || rider && !opcode.is_message() {
             return Err(FrameError::Reserved);
+        }
+        if rider && ext.len() < RIDER_LEN {
+            return Err(FrameError::Extension);
         }
         let payload = rest
             .get(..usize::from(u16_at(header, 28)))
@@ -254,6 +283,8 @@ impl Header {
             solicited: flags & SOLICITED != 0,
             imm: flags & IMM != 0,
             inv: flags & INV != 0,
+            rider,
+            ack_req: flags & ACK_REQ != 0,
             bundle: u32_at(header, 4),
             seq: u16_at(header, 8),
             ack: u16_at(header, 10),
@@ -264,6 +295,14 @@ impl Header {
             offset: u32_at(header, 24),
         };
         Ok((parsed, ext, payload))
+    }
+
+    /// What of a frame's extension belongs to its message, and the rider if there is one.
+    pub fn split_rider<'a>(&self, ext: &'a [u8]) -> (&'a [u8], Option<&'a [u8; RIDER_LEN]>) {
+        match ext.split_last_chunk() {
+            Some((rest, rider)) if self.rider => (rest, Some(rider)),
+            _ => (ext, None),
+        }
     }
 
     /// Writes header and extension; the caller writes `payload_len` bytes at the offset returned.
@@ -289,7 +328,9 @@ impl Header {
             | bit(self.last, LAST)
             | bit(self.solicited, SOLICITED)
             | bit(self.imm, IMM)
-            | bit(self.inv, INV);
+            | bit(self.inv, INV)
+            | bit(self.rider, RIDER)
+            | bit(self.ack_req, ACK_REQ);
         put(
             frame,
             0,

@@ -22,7 +22,7 @@ const OPCODES: [Opcode; 13] = [
 ];
 
 fn header() -> impl Strategy<Value = Header> {
-    let flags = any::<(bool, bool, bool, bool, bool)>();
+    let flags = any::<(bool, bool, bool, bool, bool, bool, bool)>();
     let numbers = (any::<[u16; 4]>(), any::<u32>(), 0..1u32 << 24);
     (
         prop::sample::select(&OPCODES[..]),
@@ -33,7 +33,7 @@ fn header() -> impl Strategy<Value = Header> {
         .prop_map(
             |(
                 opcode,
-                (first, last, solicited, imm, inv),
+                (first, last, solicited, imm, inv, rider, ack_req),
                 ([seq, ack, credit, tag], bundle, dqpn),
                 (msn, offset),
             )| {
@@ -44,6 +44,8 @@ fn header() -> impl Strategy<Value = Header> {
                     solicited,
                     imm,
                     inv,
+                    rider: rider && opcode.is_message(),
+                    ack_req,
                     seq,
                     ack,
                     credit,
@@ -61,7 +63,7 @@ proptest! {
     #[test]
     fn prop_what_is_written_is_read_again(
         header in header(),
-        ext_len in prop::sample::select(&[0usize, 16, 32, 48][..]),
+        ext_len in prop::sample::select(&[16usize, 32, 48, 64][..]),
         payload in prop::collection::vec(any::<u8>(), 0..PAYLOAD_MAX - EXT_MAX),
         rail in any::<(u16, u16)>(),
     ) {
@@ -86,6 +88,7 @@ proptest! {
     /// A changed header byte is noticed: by the check, or because the change makes no sense.
     #[test]
     fn prop_a_changed_byte_is_noticed(header in header(), at in 0..HEADER_LEN, with in 1..=255u8) {
+        let header = Header { rider: false, ..header };
         let mut frame = vec![0; HEADER_LEN];
         header.emit(&[], 0, &mut frame).unwrap();
         frame[at] ^= with;
@@ -112,7 +115,7 @@ fn unit_each_reason_is_given() {
     };
     assert_eq!(changed(0, 2), Err(FrameError::Version));
     assert_eq!(changed(3, 8), Err(FrameError::Extension));
-    assert_eq!(changed(3, 64), Err(FrameError::Extension));
+    assert_eq!(changed(3, 80), Err(FrameError::Extension));
     assert_eq!(changed(30, frame[30] ^ 1), Err(FrameError::Check));
     assert_eq!(
         header.emit(&[0; 8], 0, &mut frame),
@@ -131,4 +134,33 @@ fn unit_each_reason_is_given() {
         ..header
     };
     assert_eq!(wide.emit(&[], 0, &mut frame), Err(FrameError::Reserved));
+}
+
+#[test]
+fn unit_riders_are_on_frames_of_messages_and_have_room() {
+    let mut frame = [0; 128];
+    let mut parse = |opcode, ext: &[u8]| {
+        let header = Header {
+            opcode,
+            rider: true,
+            ..Header::default()
+        };
+        header.emit(ext, 3, &mut frame).unwrap();
+        Header::parse(&frame).map(|(header, ext, _)| {
+            let (own, rider) = header.split_rider(ext);
+            (own.len(), rider.map(|rider| rider[0]))
+        })
+    };
+    let ext: Vec<u8> = (0..64).collect();
+    assert_eq!(parse(Opcode::Send, &ext[..16]), Ok((0, Some(0))));
+    assert_eq!(parse(Opcode::AtomicReq, &ext), Ok((48, Some(48))));
+    assert_eq!(parse(Opcode::Write, &[]), Err(FrameError::Extension));
+    for opcode in [Opcode::Ack, Opcode::QpAck, Opcode::Datagram, Opcode::Netdev] {
+        assert_eq!(parse(opcode, &ext), Err(FrameError::Reserved));
+    }
+    let without = Header {
+        opcode: Opcode::Send,
+        ..Header::default()
+    };
+    assert_eq!(without.split_rider(&ext), (&ext[..], None));
 }

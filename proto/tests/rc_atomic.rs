@@ -23,6 +23,7 @@ fn frame(kind: Kind, msn: u32, ext: &[u8]) -> Delivery<'_> {
         imm: false,
         inv: false,
         solicited: false,
+        ack_req: true,
         ext,
     }
 }

@@ -176,6 +176,7 @@ fn send(responder: &mut Responder, msn: u32, total: u32, skip: u32, posted: bool
         imm: false,
         inv: false,
         solicited: false,
+        ack_req: true,
         ext: &ext,
     };
     let step = responder.on_frame(&frame, posted);

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use tbrdma_proto::frame::{Header, Opcode};
 use tbrdma_proto::rc::{
-    AckEntry, Completion, Config, Delivery, Kind, NakCode, Next, Op, Placed, Requester, Responder,
-    Response, RethExt, Segment, SendExt, Status, Step, Syndrome, Wqe, WqeFlags,
+    AckEntry, Completion, Config, Delivery, Due, Kind, NakCode, Next, Op, Placed, Requester,
+    Responder, Response, RethExt, Segment, SendExt, Status, Step, Syndrome, Wqe, WqeFlags,
 };
 
 /// Payload room of a frame; small, so that short messages have several frames.
@@ -22,12 +22,23 @@ enum Frame {
         header: Header,
         ext: Vec<u8>,
         data: Vec<u8>,
+        rider: Option<AckEntry>,
     },
     Response {
         header: Header,
         data: Vec<u8>,
+        rider: Option<AckEntry>,
     },
     Ack(AckEntry),
+}
+
+impl Frame {
+    fn rider(&self) -> Option<AckEntry> {
+        match self {
+            Self::Request { rider, .. } | Self::Response { rider, .. } => *rider,
+            Self::Ack(_) => None,
+        }
+    }
 }
 
 /// One side: a requester with its sends, and a responder with its memory and receives.
@@ -70,11 +81,18 @@ impl Node {
 
     /// The next frame this node wants to send.
     fn next(&mut self, now: u64) -> Option<Frame> {
-        if let Some(entry) = self.responder.take_ack(1) {
-            return Some(Frame::Ack(entry));
+        let due = match self.responder.ack_due(now) {
+            Due::No => false,
+            Due::Now => true,
+            Due::At(at) => at <= now,
+        };
+        if due {
+            self.responder.rides_not();
+            return self.responder.take_ack(1).map(Frame::Ack);
         }
         if let Some(response) = self.responder.next_response(ROOM) {
             self.responder.response_sent(&response);
+            let rider = self.ride(now);
             let data = match response {
                 Response::Read(read) => {
                     let at = read.addr as usize;
@@ -83,7 +101,11 @@ impl Node {
                 Response::Atomic { original, .. } => original.to_le_bytes().to_vec(),
             };
             let header = response.header(1);
-            return Some(Frame::Response { header, data });
+            return Some(Frame::Response {
+                header,
+                data,
+                rider,
+            });
         }
         let Next::Frame(segment) = self.requester.next(&self.ring, now, ROOM) else {
             return None;
@@ -92,21 +114,35 @@ impl Node {
         let wqe = self.ring[slot];
         let from = segment.offset as usize;
         let data = self.data[slot][from..from + segment.len as usize].to_vec();
+        let ack_req = self.requester.asks(&self.ring, &segment, false);
         self.requester.sent(&self.ring, &segment);
         Some(Frame::Request {
-            header: wqe.header(&segment, 1).expect("not local"),
+            header: Header {
+                ack_req,
+                ..wqe.header(&segment, 1).expect("not local")
+            },
             ext: wqe.extension(&segment, 1).bytes().to_vec(),
             data,
+            rider: self.ride(now),
         })
+    }
+
+    fn ride(&mut self, now: u64) -> Option<AckEntry> {
+        let rider = self.responder.rider(1);
+        self.responder.frame_sent(rider.is_some(), now);
+        rider
     }
 
     /// Takes a frame; returns an answer that does not come from the responder's state.
     fn take(&mut self, frame: &Frame, now: u64) -> Option<Frame> {
+        if let Some(entry) = frame.rider() {
+            assert!(self.requester.on_ack(&self.ring, &entry, now), "{entry:?}");
+        }
         match frame {
             Frame::Ack(entry) => {
                 assert!(self.requester.on_ack(&self.ring, entry, now), "{entry:?}");
             }
-            Frame::Response { header, data } => {
+            Frame::Response { header, data, .. } => {
                 let segment = Segment::of(header, data);
                 let slot = match header.opcode {
                     Opcode::AtomicResp => self.requester.atomic_slot(&self.ring, &segment),
@@ -118,7 +154,9 @@ impl Node {
                     self.requester.read_placed(&mut self.ring, &segment);
                 }
             }
-            Frame::Request { header, ext, data } => {
+            Frame::Request {
+                header, ext, data, ..
+            } => {
                 if !self.ready {
                     return header.first.then_some(Frame::Ack(AckEntry {
                         qpn: 1,
@@ -436,6 +474,7 @@ proptest! {
                 imm: *imm,
                 inv: *inv,
                 solicited: false,
+                ack_req: true,
                 ext,
             };
             match responder.on_frame(&frame, true) {
@@ -549,6 +588,7 @@ fn send_of_nothing(imm: bool, inv: bool, ext: &[u8]) -> Delivery<'_> {
         imm,
         inv,
         solicited: false,
+        ack_req: true,
         ext,
     }
 }

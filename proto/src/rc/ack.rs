@@ -1,7 +1,9 @@
 //! Acknowledgements between QPs: the payload of a QP_ACK frame.
 //!
 //! One frame carries the news of many QPs, so that a busy link needs one frame per receive batch
-//! and not one per message.
+//! and not one per message. A single entry may also ride on a frame of a message.
+
+use super::super::frame::RIDER_LEN;
 
 /// Bytes of one entry on the wire.
 pub const ACK_ENTRY_LEN: usize = 12;
@@ -62,6 +64,24 @@ impl AckEntry {
         out[8] = kind;
         out[9] = detail;
         out
+    }
+
+    /// As a rider: the entry, then zeros.
+    pub fn emit_rider(&self) -> [u8; RIDER_LEN] {
+        let mut out = [0; RIDER_LEN];
+        if let Some(to) = out.first_chunk_mut() {
+            *to = self.emit();
+        }
+        out
+    }
+
+    /// Reads a rider; `None` if anything is out of range.
+    pub fn parse_rider(rider: &[u8; RIDER_LEN]) -> Option<Self> {
+        let (entry, rest) = rider.split_first_chunk()?;
+        if rest.iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        Self::parse(entry)
     }
 
     /// Reads one entry; `None` if anything is out of range.

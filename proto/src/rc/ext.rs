@@ -1,6 +1,7 @@
 //! The extensions that follow the frame header of a message's first frame.
 
-use super::super::frame::EXT_MAX;
+use super::super::frame::{EXT_MAX, RIDER_LEN};
+use super::ack::AckEntry;
 use super::atomic::AtomicExt;
 
 /// Bytes of [`SendExt`] on the wire.
@@ -16,7 +17,8 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?))
 }
 
-/// The extension of a frame, as bytes; empty unless the frame is the first of its message.
+/// The extension of a frame, as bytes; empty unless the frame is the first of its message or has a
+/// rider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ext {
     bytes: [u8; EXT_MAX],
@@ -38,6 +40,16 @@ impl Ext {
             own.len += 1;
         }
         own
+    }
+
+    /// The same with an acknowledgement at the end, for a frame whose header has `rider` set.
+    pub fn with_rider(mut self, entry: &AckEntry) -> Self {
+        let free = self.bytes.get_mut(self.len..);
+        if let Some(to) = free.and_then(|free| free.first_chunk_mut::<RIDER_LEN>()) {
+            *to = entry.emit_rider();
+            self.len += RIDER_LEN;
+        }
+        self
     }
 
     /// The bytes.

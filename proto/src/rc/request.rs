@@ -24,12 +24,14 @@ pub struct Delivery<'a> {
     pub inv: bool,
     /// The message asks for a solicited event.
     pub solicited: bool,
-    /// Extension of the frame.
+    /// The requester waits for the acknowledgement.
+    pub ack_req: bool,
+    /// Extension of the frame, without a rider.
     pub ext: &'a [u8],
 }
 
 impl<'a> Delivery<'a> {
-    /// The frame with this header, extension and payload; `None` if it belongs to no request.
+    /// The frame with this header, extension (without a rider) and payload; `None` if it belongs to no request.
     pub fn new(header: &Header, ext: &'a [u8], payload: &[u8]) -> Option<Self> {
         Some(Self {
             kind: Kind::of(header.opcode)?,
@@ -41,6 +43,7 @@ impl<'a> Delivery<'a> {
             imm: header.imm,
             inv: header.inv,
             solicited: header.solicited,
+            ack_req: header.ack_req,
             ext,
         })
     }

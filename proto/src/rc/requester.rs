@@ -201,6 +201,26 @@ impl Requester {
         })
     }
 
+    /// The last frame of a message, which [`next`](Self::next) gave, is to ask for an
+    /// acknowledgement: nothing will go out after it by itself (`more`: entries wait to be posted
+    /// that are not in the ring yet), or a good part of the ring waits for one. READs and atomics
+    /// are answered anyway.
+    pub fn asks(&self, ring: &[Wqe], segment: &Segment, more: bool) -> bool {
+        let wqe = |msn| ring.get(slot(ring, msn));
+        if !segment.last || wqe(segment.msn).is_none_or(|wqe| wqe.op.is_answered()) {
+            return false;
+        }
+        let next = segment.msn.wrapping_add(1);
+        let part = (ring.len() / 4).max(1) as u32;
+        let follows = if next == self.tail {
+            more
+        } else {
+            // A local operation waits for what is before it.
+            wqe(next).is_some_and(|wqe| !wqe.op.is_local())
+        };
+        !follows || next % part == 0
+    }
+
     /// The frame that [`next`](Self::next) asked for is on its way.
     pub fn sent(&mut self, ring: &[Wqe], segment: &Segment) {
         if segment.msn != self.next {
@@ -380,6 +400,8 @@ impl Requester {
             if msn_before(response.msn, self.next) {
                 self.reads = self.reads.saturating_sub(1);
             }
+            // The responder executes in order: everything before is done, too.
+            self.advance(ring, response.msn.wrapping_add(1));
         }
     }
 

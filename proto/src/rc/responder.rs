@@ -4,6 +4,7 @@ use super::ack::{AckEntry, NakCode, Syndrome};
 use super::atomic::{AtomicOp, ATOMIC_LEN};
 use super::incoming::{Begin, Current};
 use super::msn_before;
+use super::pace::{Due, Pace};
 use super::request::{Delivery, Kind, Placed, Step};
 use super::response::{Response, Responses, Work, MAX_READS};
 use super::unreliable::Drops;
@@ -30,6 +31,7 @@ pub struct Responder {
     /// An atomic was given to the caller, who has not executed it yet.
     executing: bool,
     responses: Responses,
+    pace: Pace,
 }
 
 impl Responder {
@@ -49,6 +51,7 @@ impl Responder {
             dead: false,
             executing: false,
             responses: Responses::new(),
+            pace: Pace::default(),
         }
     }
 
@@ -71,6 +74,7 @@ impl Responder {
             // Executed before: say so again, once the requester has finished repeating it.
             if frame.last {
                 self.owed = true;
+                self.pace.hurry();
                 return Step::Answer;
             }
             return Step::Drop;
@@ -142,7 +146,8 @@ impl Responder {
             return self.refuse(NakCode::InvalidRequest);
         }
         self.resync = false;
-        self.finish();
+        // Its response is the acknowledgement, of all that came before, too.
+        self.msn = self.msn.wrapping_add(1);
         Step::Read { addr, rkey, total }
     }
 
@@ -164,13 +169,8 @@ impl Responder {
         self.executing = false;
         // There is room: that was looked at before.
         self.responses.push(self.msn, Work::Atomic { original });
-        self.finish();
-    }
-
-    /// The message under way is done.
-    fn finish(&mut self) {
+        // Acknowledged by its response, as READs are.
         self.msn = self.msn.wrapping_add(1);
-        self.owed = self.drops.is_none();
     }
 
     /// The key that the message under way asks to invalidate, told with its last frame: after the
@@ -191,7 +191,11 @@ impl Responder {
         }
         let done = *current;
         self.current = None;
-        self.finish();
+        self.msn = self.msn.wrapping_add(1);
+        if self.drops.is_none() {
+            self.owed = true;
+            self.pace.on_message(done.total, frame.ack_req);
+        }
         done.placed()
     }
 
@@ -245,7 +249,15 @@ impl Responder {
 
     /// The frame that [`next_response`](Self::next_response) asked for is on its way.
     pub fn response_sent(&mut self, response: &Response) {
-        self.responses.sent(response);
+        if self.responses.sent(response) == Some(self.msn.wrapping_sub(1)) {
+            // Everything that was executed is acknowledged by it.
+            self.acknowledged();
+        }
+    }
+
+    fn acknowledged(&mut self) {
+        self.owed = false;
+        self.pace.acknowledged();
     }
 
     /// Whether [`take_ack`](Self::take_ack) would give anything.
@@ -259,10 +271,49 @@ impl Responder {
         }
     }
 
+    /// When what [`take_ack`](Self::take_ack) would give has to be sent. To be asked after every
+    /// frame that came; what tells of a failure never waits.
+    pub fn ack_due(&mut self, now_us: u64) -> Due {
+        if !self.owes_ack() {
+            return Due::No;
+        }
+        if self.refusal.is_some() {
+            return Due::Now;
+        }
+        self.pace.due(now_us)
+    }
+
+    /// The acknowledgement that may ride on a frame of this QP's that is about to leave for the
+    /// requester's host. What tells of a failure goes by itself.
+    pub fn rider(&self, qpn: u32) -> Option<AckEntry> {
+        (self.owed && self.refusal.is_none()).then_some(AckEntry {
+            qpn,
+            msn: self.msn,
+            syndrome: Syndrome::Ack,
+        })
+    }
+
+    /// A frame of this QP's, a request or a response, has left for the requester's host, and
+    /// perhaps the [`rider`](Self::rider) with it.
+    pub fn frame_sent(&mut self, rode: bool, now_us: u64) {
+        self.pace.on_sent(now_us);
+        if rode {
+            self.acknowledged();
+        }
+    }
+
+    /// The acknowledgement has waited for a frame to ride on, in vain: it is sent by itself.
+    pub fn rides_not(&mut self) {
+        self.pace.in_vain();
+    }
+
     /// Takes back what [`take_ack`](Self::take_ack) gave and could not be sent.
     pub fn restore_ack(&mut self, entry: &AckEntry) {
         match entry.syndrome {
-            Syndrome::Ack => self.owed = true,
+            Syndrome::Ack => {
+                self.owed = true;
+                self.pace.hurry();
+            }
             other if self.refusal.is_none() => self.refusal = Some(other),
             _ => {}
         }
@@ -273,7 +324,7 @@ impl Responder {
         if !self.owes_ack() {
             return None;
         }
-        self.owed = false;
+        self.acknowledged();
         let syndrome = self.refusal.take().unwrap_or(Syndrome::Ack);
         Some(AckEntry {
             qpn,

@@ -170,21 +170,21 @@ impl Responses {
         })
     }
 
-    /// The frame that [`next`](Self::next) gave is on its way.
-    pub(super) fn sent(&mut self, response: &Response) {
+    /// The frame that [`next`](Self::next) gave is on its way. Tells the number of the request if
+    /// that was the end of its answer.
+    pub(super) fn sent(&mut self, response: &Response) -> Option<u32> {
         let (Response::Read(ReadSegment { msn, .. }) | Response::Atomic { msn, .. }) = *response;
         let at = usize::from(self.head);
         let oldest = self.slots.get_mut(at).filter(|_| self.count > 0);
-        let Some(slot) = oldest.filter(|slot| slot.msn == msn) else {
-            return;
-        };
+        let slot = oldest.filter(|slot| slot.msn == msn)?;
         if let (Response::Read(part), Work::Read { sent, .. }) = (response, &mut slot.work) {
             *sent = sent.wrapping_add(part.len);
             if !part.last {
-                return;
+                return None;
             }
         }
         self.head = ((at + 1) % MAX_READS) as u8;
         self.count -= 1;
+        Some(msn)
     }
 }

@@ -97,6 +97,7 @@ fn request(victim: &mut Victim, bytes: &mut Bytes<'_>) {
         imm: flags & 8 != 0,
         inv: flags & 128 != 0,
         solicited: flags & 16 != 0,
+        ack_req: flags & 64 != 0,
         ext: &ext,
     };
     let len = u64::from(frame.len);

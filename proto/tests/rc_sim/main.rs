@@ -8,7 +8,7 @@ mod sim;
 
 use plan::{messages, model, model_of, takes_receive, unreliable, Message, KEY};
 use proptest::prelude::*;
-use qp::Qp;
+use qp::{Pattern, Qp};
 use sim::{Faults, Setting, World};
 use tbrdma_proto::rc::{Completion, Op, Status};
 
@@ -201,4 +201,59 @@ fn sim_a_refusal_is_never_overtaken() {
         assert!(b.memory == expected.memory, "seed {seed}");
         assert!(a.answers == expected.answers, "seed {seed}");
     }
+}
+
+fn of_kind(op: Op, count: usize) -> Vec<Message> {
+    messages(3, 20 * count)
+        .into_iter()
+        .filter(|message| message.op == op)
+        .take(count)
+        .collect()
+}
+
+/// A request and its answer, one at a time: but for the first and the last, no acknowledgement
+/// costs a frame.
+#[test]
+fn sim_acknowledgements_ride_on_answers() {
+    let plans = [of_kind(Op::Send, 200), of_kind(Op::Send, 200)];
+    let setting = Setting::default();
+    let mut world = world(3, &setting, Default::default(), plans, [1, 1], 0);
+    world.uppers[0].pattern = Pattern::Ping;
+    world.uppers[1].pattern = Pattern::Pong;
+    world.run(LIMIT);
+    let [a, b] = &world.uppers;
+    check(a, b);
+    check(b, a);
+    for end in [a, b] {
+        assert!(end.ack_frames <= 4, "{} by themselves", end.ack_frames);
+        assert!(end.riders >= 195, "{} on other frames", end.riders);
+    }
+}
+
+/// Who waits for every completion does not wait for the other's timer.
+#[test]
+fn sim_nobody_waits_for_an_answer_that_does_not_come() {
+    let plans = [of_kind(Op::Write, 200), Vec::new()];
+    let setting = Setting::default();
+    let mut world = world(3, &setting, Default::default(), plans, [1, 1], 0);
+    world.uppers[0].pattern = Pattern::OneByOne;
+    world.run(LIMIT);
+    let [a, b] = &world.uppers;
+    check(a, b);
+    assert_eq!(b.ack_frames, 200);
+    // Two ways, each with an interrupt of 50 us at most, and what it takes to send frames.
+    assert!(world.now < 200 * 150, "{} us", world.now);
+}
+
+/// One way: an acknowledgement is for several messages.
+#[test]
+fn sim_a_stream_is_acknowledged_seldom() {
+    let plans = [of_kind(Op::Write, 400), Vec::new()];
+    let setting = Setting::default();
+    let mut world = world(3, &setting, Default::default(), plans, [1, 1], 0);
+    world.run(LIMIT);
+    let [a, b] = &world.uppers;
+    check(a, b);
+    // The send queue has 16 entries, a quarter of which may wait.
+    assert!(b.ack_frames <= 400 / 4 + 2, "{} frames", b.ack_frames);
 }

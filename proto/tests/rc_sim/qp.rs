@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use tbrdma_proto::frame::{Header, Opcode};
 use tbrdma_proto::rc::{
-    AckEntries, AckEntry, Completion, Config, Delivery, NakCode, Next, Placed, PostError,
+    AckEntries, AckEntry, Completion, Config, Delivery, Due, NakCode, Next, Placed, PostError,
     Requester, Responder, Response, Segment, Status, Step, Syndrome, Wqe, ACK_ENTRY_LEN,
 };
 
@@ -24,6 +24,19 @@ const CONFIG: Config = Config {
 
 /// Messages that were executed; shared with the other end, to compare.
 pub type Log = Rc<RefCell<BTreeSet<u32>>>;
+
+/// When the program posts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// As much as there is room for.
+    Stream,
+    /// The next message when the one before is complete.
+    OneByOne,
+    /// A message, and the next for every one that comes.
+    Ping,
+    /// A message for every one that comes.
+    Pong,
+}
 
 /// One end: a requester with its sends, and a responder with its memory and receives.
 pub struct Qp {
@@ -46,6 +59,12 @@ pub struct Qp {
     receive_pause: u64,
     next_receive: u64,
     wait_until: Option<u64>,
+    /// When the acknowledgement that is put off has to be sent.
+    ack_at: Option<u64>,
+    pub pattern: Pattern,
+    /// Acknowledgements that went by themselves, and that rode on other frames.
+    pub ack_frames: u64,
+    pub riders: u64,
     /// Messages that this end has executed for the other, and the other for this one.
     pub executed: Log,
     pub executed_there: Log,
@@ -77,6 +96,10 @@ impl Qp {
             receive_pause,
             next_receive: receive_pause,
             wait_until: None,
+            ack_at: None,
+            pattern: Pattern::Stream,
+            ack_frames: 0,
+            riders: 0,
             executed: Log::default(),
             executed_there: Log::default(),
             reliable: true,
@@ -104,6 +127,15 @@ impl Qp {
             self.next_receive += self.receive_pause;
         }
         while let Some(message) = self.plan.get(self.posted) {
+            let waits = match self.pattern {
+                Pattern::Stream => false,
+                Pattern::OneByOne => self.completions.len() < self.posted,
+                Pattern::Ping => self.received.len() < self.posted,
+                Pattern::Pong => self.received.len() <= self.posted,
+            };
+            if waits {
+                break;
+            }
             let wqe = message.wqe(self.posted as u32);
             let slot = match self.requester.post(&mut self.ring, wqe) {
                 Ok(slot) => slot,
@@ -152,6 +184,18 @@ impl Qp {
             ext: wqe.extension(segment, 1).bytes().to_vec(),
             payload: self.data[slot][from..from + segment.len as usize].to_vec(),
         }
+    }
+
+    /// The acknowledgement that is owed goes along, if there is one.
+    fn with_rider(&mut self, mut frame: Frame, now: u64) -> Frame {
+        let rider = self.responder.rider(1);
+        self.responder.frame_sent(rider.is_some(), now);
+        if let Some(entry) = rider {
+            self.riders += 1;
+            frame.header.rider = true;
+            frame.ext.extend(entry.emit_rider());
+        }
+        frame
     }
 
     fn log(&self, msn: u32) {
@@ -274,8 +318,14 @@ fn ack_frame(entry: &AckEntry) -> Frame {
 }
 
 impl Upper for Qp {
-    fn deliver(&mut self, frame: Frame, now: u64) {
+    fn deliver(&mut self, mut frame: Frame, now: u64) {
         self.tick(now);
+        let (own, rider) = frame.header.split_rider(&frame.ext);
+        if let Some(rider) = rider {
+            let entry = AckEntry::parse_rider(rider).expect("sound");
+            assert!(self.requester.on_ack(&self.ring, &entry, now), "{entry:?}");
+        }
+        frame.ext = own.to_vec();
         match frame.header.opcode {
             Opcode::QpAck => {
                 assert_eq!(frame.payload.len() % ACK_ENTRY_LEN, 0);
@@ -304,7 +354,7 @@ impl Upper for Qp {
         self.advance(now);
         if let Some(response) = self.responder.next_response(ROOM) {
             self.responder.response_sent(&response);
-            return Some(Frame {
+            let frame = Frame {
                 header: response.header(1),
                 ext: Vec::new(),
                 payload: match response {
@@ -314,10 +364,21 @@ impl Upper for Qp {
                     }
                     Response::Atomic { original, .. } => original.to_le_bytes().to_vec(),
                 },
-            });
+            };
+            return Some(self.with_rider(frame, now));
         }
-        if let Some(entry) = self.responder.take_ack(1) {
-            return Some(ack_frame(&entry));
+        self.ack_at = None;
+        match self.responder.ack_due(now) {
+            Due::At(at) if at > now => self.ack_at = Some(at),
+            due => {
+                if due != Due::Now {
+                    self.responder.rides_not();
+                }
+                if let Some(entry) = self.responder.take_ack(1) {
+                    self.ack_frames += 1;
+                    return Some(ack_frame(&entry));
+                }
+            }
         }
         if let Some(entry) = self.not_ready.pop_front() {
             return Some(ack_frame(&entry));
@@ -326,9 +387,12 @@ impl Upper for Qp {
             self.wait_until = None;
             match self.requester.next(&self.ring, now, ROOM) {
                 Next::Frame(segment) => {
-                    let frame = self.request(&segment);
+                    let mut frame = self.request(&segment);
+                    let stream = self.pattern == Pattern::Stream;
+                    let more = stream && self.posted < self.plan.len();
+                    frame.header.ack_req = self.requester.asks(&self.ring, &segment, more);
                     self.requester.sent(&self.ring, &segment);
-                    return Some(frame);
+                    return Some(self.with_rider(frame, now));
                 }
                 Next::Local(msn) => {
                     self.local(msn);
@@ -344,7 +408,8 @@ impl Upper for Qp {
     }
 
     fn next_timeout(&self) -> Option<u64> {
-        self.wait_until
+        let times = [self.wait_until, self.ack_at];
+        times.into_iter().flatten().min()
     }
 
     fn is_done(&self) -> bool {

@@ -41,9 +41,9 @@ impl Stream {
 /// The frame number `n`.
 fn frame(seed: u64, n: u64) -> Frame {
     let mut chance = Chance::new(seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let ext = [0, 16, 32, 48][chance.below(4) as usize];
+    let ext = [0, 16, 32, 48, 64][chance.below(5) as usize];
     let len = match chance.below(64) {
-        0 => 4016,
+        0 => 4000,
         1..16 => 0,
         _ => chance.below(64),
     };
