@@ -5,6 +5,7 @@
 #include <linux/types.h>
 
 unsigned int tbrdma_param_ring_size(void);
+unsigned int tbrdma_param_interrupt_interval(void);
 bool tbrdma_param_loopback(void);
 
 #endif

@@ -5,9 +5,11 @@
 #include <linux/dmi.h>
 #include <linux/module.h>
 #include <linux/pm.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/uuid.h>
+#include "params.h"
 #include "thunderbolt.h"
 
 void *tbrdma_alloc_workqueue(const char *name, bool data)
@@ -17,6 +19,11 @@ void *tbrdma_alloc_workqueue(const char *name, bool data)
 	if (data)
 		flags |= WQ_HIGHPRI | WQ_MEM_RECLAIM;
 	return alloc_workqueue("%s", flags, 0, name);
+}
+
+bool tbrdma_wanted_elsewhere(void)
+{
+	return need_resched() || signal_pending(current);
 }
 
 /* A macro on kernels where tasks RCU is plain RCU. */
@@ -267,11 +274,31 @@ struct tb_ring *tbrdma_ring_alloc_tx(struct tb_xdomain *xd, int size)
 	return tb_ring_alloc_tx(xd->tb->nhi, -1, size, TX_FLAGS);
 }
 
+/* What 16 bits of 256 ns can express. */
+#define INTERVAL_MAX_US 16000
+
+/*
+ * Only a ring that is stopped can be told. Kernels before 7.2 let all interrupts wait for 128 us. The
+ * first frame after a pause is not delayed: the interval counts from the interrupt before.
+ */
+static void moderate(struct tb_ring *ring)
+{
+#ifdef TBRDMA_RING_THROTTLING
+	unsigned int us = min_t(unsigned int, tbrdma_param_interrupt_interval(), INTERVAL_MAX_US);
+
+	tb_ring_throttling(ring, us * NSEC_PER_USEC);
+#endif
+}
+
 struct tb_ring *tbrdma_ring_alloc_rx(struct tb_xdomain *xd, int size,
 				     void (*start_poll)(void *), void *data)
 {
-	return tb_ring_alloc_rx(xd->tb->nhi, -1, size, RING_FLAG_FRAME, 0,
-				BIT(PDF_SOF), BIT(PDF_EOF), start_poll, data);
+	struct tb_ring *ring = tb_ring_alloc_rx(xd->tb->nhi, -1, size, RING_FLAG_FRAME, 0,
+						BIT(PDF_SOF), BIT(PDF_EOF), start_poll, data);
+
+	if (ring)
+		moderate(ring);
+	return ring;
 }
 
 int tbrdma_ring_tx(struct tb_ring *ring, struct ring_frame *frame, size_t len)

@@ -15,6 +15,7 @@
 
 /* A struct workqueue_struct; void, since bindgen would make another opaque type of it. */
 void *tbrdma_alloc_workqueue(const char *name, bool data);
+bool tbrdma_wanted_elsewhere(void);
 void tbrdma_synchronize_rcu_tasks(void);
 unsigned long tbrdma_alloc_page(void);
 

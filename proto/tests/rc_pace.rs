@@ -114,7 +114,7 @@ fn unit_one_answer_that_does_not_come_ends_the_waiting() {
     // Nor is one counted on that takes long, or does not come before the next message.
     let (mut responder, msn, now) = answering();
     receive(&mut responder, msn, 64, true, now);
-    reply(&mut responder, now + 5_000);
+    reply(&mut responder, now + 6_000);
     let now = now + 10_000;
     assert_eq!(receive(&mut responder, msn + 1, 64, true, now), Due::Now);
 

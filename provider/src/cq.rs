@@ -40,14 +40,17 @@ pub(crate) struct Polling<'a> {
 pub(crate) struct Completions {
     queue: Queue,
     next: u32,
-    /// Times in a row that there was none.
+    /// Times that there was none since the kernel looked, and after how many it looks again.
     empty: u32,
+    patience: u32,
 }
 
 /// After this many looks without a completion the kernel is asked to look for frames at once:
-/// interrupts may be moderated, and a work item would have to find a processor. Seldom enough that
-/// a program which does other work between its looks does not notice.
+/// interrupts may be moderated, and a work item would have to find a processor. It looks for some
+/// tens of microseconds. Whenever that was in vain, twice as many looks pass before the next time, up
+/// to the second number, so that a program which does other work between its looks does not notice.
 const EMPTY_LOOKS: u32 = 8;
+const EMPTY_LOOKS_MAX: u32 = 128;
 
 impl Completions {
     pub(crate) fn new(queue: Queue) -> Self {
@@ -55,7 +58,19 @@ impl Completions {
             queue,
             next: 0,
             empty: 0,
+            patience: EMPTY_LOOKS,
         }
+    }
+
+    /// There was no completion. Whether the kernel should look now.
+    fn in_vain(&mut self) -> bool {
+        self.empty += 1;
+        if self.empty < self.patience {
+            return false;
+        }
+        self.empty = 0;
+        self.patience = (self.patience * 2).min(EMPTY_LOOKS_MAX);
+        true
     }
 
     /// Takes the oldest completion.
@@ -67,6 +82,7 @@ impl Completions {
         let entry = self.queue.read(self.next, 0);
         self.next = self.next.wrapping_add(1);
         self.empty = 0;
+        self.patience = EMPTY_LOOKS;
         Some(entry)
     }
 
@@ -156,11 +172,9 @@ impl OurCq {
         if state.is_dead() {
             return -libc::EIO;
         }
-        state.empty += 1;
-        if state.empty < EMPTY_LOOKS {
+        if !state.in_vain() {
             return 0;
         }
-        state.empty = 0;
         // Other threads may look meanwhile.
         drop(state);
         // SAFETY: as required; its context is open.
@@ -370,6 +384,17 @@ mod tests {
         taken.skip_forgotten();
         taken.give_back();
         assert_eq!(taken.queue.consumer(), 6);
+    }
+
+    #[test]
+    fn the_kernel_is_asked_ever_more_seldom() {
+        let (mut taken, mut add) = completions();
+        let looks = |taken: &mut Completions| (1..).find(|_| taken.in_vain());
+        let rounds: Vec<_> = (0..6).map(|_| looks(&mut taken)).collect();
+        assert_eq!(rounds, [8, 16, 32, 64, 128, 128].map(Some));
+        add(1, 10);
+        assert!(taken.take().is_some());
+        assert_eq!(looks(&mut taken), Some(8));
     }
 
     #[test]

@@ -9,13 +9,21 @@ use super::{Peer, TxError};
 use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN};
 use crate::thunderbolt::os::{PageBuf, BUF_LEN};
 use kernel::prelude::*;
-use kernel::sync::{new_spinlock, Arc, SpinLock};
+use kernel::sync::atomic::{Atomic, Full};
+use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
 
 /// Frames in flight at most. 256 pages are 1 MiB, and more than one delivery batch.
 const SLOTS: usize = 256;
 
 /// Frames delivered before acknowledgements are due and others get the CPU.
 const BATCH: usize = 64;
+
+/// Rounds that he makes: a message, its answer, and what that leads to.
+const ROUNDS: usize = 4;
+
+/// What somebody who sends delivers by himself. More is left to the work item, which runs on another
+/// processor while he goes on.
+const FEW: usize = 8;
 
 /// After a refusal the sender is called again when this many slots are free.
 const RESUME: usize = SLOTS / 4;
@@ -48,6 +56,11 @@ impl State {
 pub(super) struct Loopback {
     #[pin]
     state: SpinLock<State>,
+    /// Held while frames are delivered, so that they stay in order.
+    #[pin]
+    delivering: Mutex<()>,
+    /// How many are in [`Loopback::attend`], and look for frames when they have sent.
+    attending: Atomic<u32>,
 }
 
 impl Loopback {
@@ -65,17 +78,19 @@ impl Loopback {
         };
         Ok(pin_init!(Self {
             state <- new_spinlock!(state, "tbrdma_loopback"),
+            delivering <- new_mutex!((), "tbrdma_loopback_delivery"),
+            attending: Atomic::new(0),
         }))
     }
 
-    /// See [`Peer::send`]. On success the caller has to queue the delivery work.
+    /// See [`Peer::send`]. On success tells whether the caller has to queue the delivery work.
     pub(super) fn send(
         &self,
         hdr: Header,
         ext: &[u8],
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result,
-    ) -> Result<(), TxError> {
+    ) -> Result<bool, TxError> {
         let end = ext
             .len()
             .checked_add(payload_len)
@@ -108,7 +123,12 @@ impl Loopback {
                     page,
                 };
                 // There are as many places as pages, so there is one.
-                state.queue.push(item).map_err(|_| TxError::Full)
+                state.queue.push(item).map_err(|_| TxError::Full)?;
+                let many = state.queue.len() > FEW;
+                drop(state);
+                // We add a frame and then look whether somebody attends, he stops attending and
+                // then looks for frames: one of the two sees the other.
+                Ok(many || self.attending.fetch_add(0, Full) == 0)
             }
             Ok(()) => {
                 state.put_free(page);
@@ -121,9 +141,43 @@ impl Loopback {
         }
     }
 
-    /// Delivers one batch. Returns whether more waits. From the peer's work item only, so that
-    /// frames stay in order.
+    /// Calls `send` and then delivers what is there, if it is little and nobody else is at it.
+    /// Returns whether the delivery work has to be queued. Process context, no lock held.
+    pub(super) fn attend(&self, peer: &Arc<Peer>, send: impl FnOnce()) -> bool {
+        self.attending.fetch_add(1, Full);
+        send();
+        for _ in 0..ROUNDS {
+            let waiting = self.state.lock().queue.len();
+            if waiting == 0 || waiting > FEW || !self.deliver_now(peer) {
+                break;
+            }
+        }
+        self.attending.fetch_sub(1, Full);
+        self.state.lock().queue.len() > 0
+    }
+
+    /// Delivers what is there, unless somebody is at it. Returns whether something was delivered.
+    pub(super) fn deliver_now(&self, peer: &Arc<Peer>) -> bool {
+        if self.state.lock().queue.len() == 0 {
+            return false;
+        }
+        match self.delivering.try_lock() {
+            Some(_delivering) => {
+                self.deliver(peer);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Delivers one batch. Returns whether more waits. Sleeps.
     pub(super) fn deliver_batch(&self, peer: &Arc<Peer>) -> bool {
+        let _delivering = self.delivering.lock();
+        self.deliver(peer)
+    }
+
+    /// One batch, behind the lock that keeps frames in order.
+    fn deliver(&self, peer: &Arc<Peer>) -> bool {
         let up = peer.upcalls();
         let mut delivered = 0;
         while delivered < BATCH {

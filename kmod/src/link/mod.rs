@@ -20,8 +20,9 @@
 //! 6. rail lock, loopback queue (spinlocks)
 //! 7. the ring's own lock inside the Thunderbolt core (irq-safe)
 //!
-//! Upcalls are made from work items, or from a program that polls ([`Links::poll`]), with no lock
-//! of this module held but the ring's mutex. All of it runs in process
+//! Upcalls are made from work items, or from a program that polls or posts ([`Links::poll`],
+//! [`Links::attend`]), with no lock of this module held but the mutex of the ring, or of the loopback
+//! wire, which keeps frames in order. All of it runs in process
 //! context, except the ring's interrupt callback, which does nothing but queue work.
 
 pub(crate) mod counters;
@@ -57,6 +58,10 @@ use link::{Hex, Link};
 use loopback::Loopback;
 use rail::Rail;
 
+/// How long a program that finds no completion is kept looking for frames, microseconds: about
+/// what a frame takes there and back, and short enough for one that has other things to do.
+const LOOK_US: u64 = 50;
+
 /// Cables at most that are used.
 const MAX_LINKS: usize = 32;
 
@@ -75,7 +80,8 @@ impl PortState {
     };
 }
 
-/// What the layer above is told. All calls come from work items, without any lock held.
+/// What the layer above is told. All calls come in process context, from work items or from
+/// programs that look for frames, without any lock held but the mutexes of those who deliver.
 pub(crate) trait Upcalls: Send + Sync {
     /// A frame arrived. Frames of one rail come in order and exactly once; rails are independent.
     /// `NETDEV` frames are not passed on.
@@ -249,14 +255,29 @@ impl Links {
     }
 
     /// Looks for frames of all peers in the caller's context, so that somebody who waits for one
-    /// need not wait for an interrupt and a work item. Sleeps, briefly.
-    pub(crate) fn poll(&self) {
-        for at in 0.. {
-            let Some(peer) = self.shared.table.get(at) else {
-                break;
-            };
-            peer.poll();
+    /// need not wait for an interrupt and a work item. Returns when some were handed up, when `done`
+    /// says so, when the processor is wanted elsewhere, or after [`LOOK_US`]. Sleeps, briefly.
+    pub(crate) fn poll(&self, done: impl Fn() -> bool) {
+        let end = os::now_us() + LOOK_US;
+        loop {
+            let mut found = false;
+            for at in 0.. {
+                let Some(peer) = self.shared.table.get(at) else {
+                    break;
+                };
+                found |= peer.poll();
+            }
+            if found || done() || os::now_us() >= end || os::wanted_elsewhere() {
+                return;
+            }
+            core::hint::spin_loop();
         }
+    }
+
+    /// Calls `send`, which may send to QPs of this host, and delivers what was sent in the caller's
+    /// context if it is little. Process context; sleeps, briefly.
+    pub(crate) fn attend(&self, send: impl FnOnce()) {
+        self.loopback.attend(send);
     }
 
     /// What all rails have counted.

@@ -230,7 +230,7 @@ impl Peer {
     }
 
     /// It is this host.
-    pub(super) fn is_loopback(&self) -> bool {
+    pub(crate) fn is_loopback(&self) -> bool {
         self.wire.is_some()
     }
 
@@ -256,8 +256,9 @@ impl Peer {
         fill: impl FnOnce(&mut [u8]) -> Result,
     ) -> Result<(), TxError> {
         if let Some(wire) = &self.wire {
-            wire.send(hdr, ext, payload_len, fill)?;
-            self.queue_delivery();
+            if wire.send(hdr, ext, payload_len, fill)? {
+                self.queue_delivery();
+            }
             return Ok(());
         }
         let rail = self.rail(rail_hint).ok_or(TxError::Down)?;
@@ -270,12 +271,28 @@ impl Peer {
         rails.get(at).cloned()
     }
 
-    /// Looks for frames in the caller's context. Sleeps, briefly.
-    pub(super) fn poll(&self) {
+    /// Looks for frames in the caller's context. Returns whether some were handed up. Sleeps,
+    /// briefly.
+    pub(super) fn poll(self: &Arc<Self>) -> bool {
+        if let Some(wire) = &self.wire {
+            return wire.deliver_now(self);
+        }
+        let mut found = false;
         for at in 0.. {
             let rail = self.rails.lock().get(at).cloned();
             let Some(rail) = rail else { break };
-            rail.poll();
+            found |= rail.poll();
+        }
+        found
+    }
+
+    /// Of the loopback peer: see [`Links::attend`](super::Links::attend).
+    pub(super) fn attend(self: &Arc<Self>, send: impl FnOnce()) {
+        let Some(wire) = &self.wire else {
+            return send();
+        };
+        if wire.attend(self, send) {
+            self.queue_delivery();
         }
     }
 

@@ -1,23 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From the ring's interrupt to the work item that empties the ring.
 
-use crate::thunderbolt::os::{self, Workqueue};
+use crate::thunderbolt::alarm::Alarm;
+use crate::thunderbolt::os::{self, now_us, Workqueue};
 use crate::thunderbolt::ring::Wake;
 use kernel::prelude::*;
-use kernel::sync::atomic::{Atomic, Full, Release};
+use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
 use kernel::sync::{new_mutex, Arc, Mutex};
 use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, WorkItem};
 
+/// What a run has found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// Nothing was there.
+    Nothing,
+    /// It took all that was there.
+    All,
+    /// More is likely to be there.
+    Part,
+}
+
+/// A program that has looked for frames less than this ago looks all the time, microseconds.
+const HOLD_US: u64 = 200;
+/// So often in a row the alarm finds that none has looked before that is believed: a program that had
+/// no processor, and its alarm, come back at the same time.
+const MISSES: u32 = 2;
+/// After frames were found that no program had looked for although it was counted on, so many
+/// interrupts pass until one is counted on again; the number doubles up to the second.
+const DISTRUST: u32 = 16;
+const DISTRUST_MAX: u32 = 1024;
+/// Frames that programs have to take in a row for the first number to hold again.
+const TRUST: u32 = 64;
+
 /// What a pump drives.
 pub(super) trait Target: Send + Sync + 'static {
-    /// Takes what has come; returns whether more is likely to be there.
-    fn pump(this: &Arc<Self>) -> bool;
+    /// Takes what has come.
+    fn pump(this: &Arc<Self>) -> Taken;
     /// Lets the interrupt come again.
     fn unmask(this: &Arc<Self>);
 }
 
 /// Runs [`Target::pump`] whenever the interrupt, or somebody else, asks for it; never twice at
 /// the same time, so frames stay in order.
+///
+/// While a program looks for frames all the time ([`Pump::polled`]) the interrupt stays masked: it
+/// would stop the very program that is about to find the frame, and costs accesses to the hardware.
+/// An alarm looks whether the program still does.
 ///
 /// The ring is made before the rail that it belongs to, and its interrupt needs something to
 /// call: the pump, which is given its target afterwards and loses it again when the rail goes.
@@ -27,6 +55,18 @@ pub(super) struct Pump<T: Target> {
     /// The interrupt has come and waits for [`Target::unmask`], which costs several accesses to
     /// the hardware: runs that others asked for do without.
     masked: Atomic<u32>,
+    /// A program has looked last, microseconds.
+    polled_us: Atomic<u64>,
+    /// Not 0: the interrupt is kept masked for the sake of a program. One more than the times that
+    /// the alarm has missed it.
+    held: Atomic<u32>,
+    /// Interrupts until that is done again.
+    distrust: Atomic<u32>,
+    /// How many the next time, and what programs have taken since the last.
+    penalty: Atomic<u32>,
+    served: Atomic<u32>,
+    #[pin]
+    alarm: Mutex<Option<Alarm<Pump<T>>>>,
     #[pin]
     target: Mutex<Option<Arc<T>>>,
     #[pin]
@@ -43,6 +83,12 @@ impl<T: Target> Pump<T> {
             pin_init!(Self {
                 queue,
                 masked: Atomic::new(0),
+                polled_us: Atomic::new(0),
+                held: Atomic::new(0),
+                distrust: Atomic::new(0),
+                penalty: Atomic::new(DISTRUST),
+                served: Atomic::new(0),
+                alarm <- new_mutex!(None, "tbrdma_pump_alarm"),
                 target <- new_mutex!(None, "tbrdma_pump"),
                 work <- new_delayed_work!("tbrdma_pump"),
             }),
@@ -51,8 +97,65 @@ impl<T: Target> Pump<T> {
     }
 
     /// Sets what is pumped.
-    pub(super) fn connect(&self, target: Arc<T>) {
-        *self.target.lock() = Some(target);
+    pub(super) fn connect(this: &Arc<Self>, target: Arc<T>) -> Result {
+        *this.alarm.lock() = Some(Alarm::new(this.clone())?);
+        *this.target.lock() = Some(target);
+        Ok(())
+    }
+
+    /// A program has looked for frames, and has taken some or not.
+    pub(super) fn polled(&self, now_us: u64, found: bool) {
+        self.polled_us.store(now_us, Relaxed);
+        if found && self.held.load(Relaxed) != 0 {
+            let served = self.served.fetch_add(1, Relaxed) + 1;
+            if served >= TRUST {
+                self.served.store(0, Relaxed);
+                self.penalty.store(DISTRUST, Relaxed);
+            }
+        }
+    }
+
+    fn was_polled_just_now(&self) -> bool {
+        now_us().saturating_sub(self.polled_us.load(Relaxed)) <= HOLD_US
+    }
+
+    /// Keeps the interrupt masked; the alarm will look. `misses`: see `held`.
+    fn hold(&self, misses: u32) -> bool {
+        let alarm = self.alarm.lock();
+        let Some(alarm) = &*alarm else { return false };
+        self.held.store(1 + misses, Relaxed);
+        alarm.set(HOLD_US);
+        true
+    }
+
+    /// The interrupt is kept masked, and a program still looks.
+    fn is_attended(&self) -> bool {
+        match self.held.load(Relaxed) {
+            0 => false,
+            _ if self.was_polled_just_now() => self.hold(0),
+            misses if misses < MISSES => self.hold(misses),
+            _ => false,
+        }
+    }
+
+    /// All was taken, and the interrupt is masked: whether it is to stay so.
+    fn may_hold(&self, taken: Taken) -> bool {
+        if self.held.xchg(0, Full) != 0 {
+            if taken != Taken::Nothing {
+                // Nobody came for it in time.
+                let penalty = self.penalty.load(Relaxed);
+                self.penalty.store((penalty * 2).min(DISTRUST_MAX), Relaxed);
+                self.distrust.store(penalty, Relaxed);
+                self.served.store(0, Relaxed);
+            }
+            return false;
+        }
+        let distrust = self.distrust.load(Relaxed);
+        if distrust > 0 {
+            self.distrust.store(distrust - 1, Relaxed);
+            return false;
+        }
+        self.was_polled_just_now() && self.hold(0)
     }
 
     /// Asks for a run. Any context.
@@ -65,6 +168,9 @@ impl<T: Target> Pump<T> {
     pub(super) fn disconnect(this: &Arc<Self>) {
         // Runs that are asked for from now on find nothing.
         let target = this.target.lock().take();
+        // Dropped with the lock released: it waits.
+        let alarm = this.alarm.lock().take();
+        drop(alarm);
         os::cancel_sync::<_, 0>(this);
         drop(target);
     }
@@ -76,14 +182,20 @@ impl<T: Target> WorkItem for Pump<T> {
     fn run(this: Arc<Self>) {
         let target = this.target.lock().clone();
         let Some(target) = target else { return };
-        if T::pump(&target) {
+        if this.is_attended() {
+            return;
+        }
+        let taken = T::pump(&target);
+        if taken == Taken::Part {
             Self::ask(&this);
-        } else if this.masked.xchg(0, Full) != 0 {
+        } else if this.masked.load(Acquire) != 0 && !this.may_hold(taken) {
+            this.masked.store(0, Release);
             T::unmask(&target);
         }
     }
 }
 
+/// The interrupt, and the alarm, which is set while the interrupt is masked.
 impl<T: Target> Wake for Pump<T> {
     fn wake(this: &Arc<Self>) {
         this.masked.store(1, Release);

@@ -7,7 +7,7 @@
 
 use super::counters::Counts;
 use super::frames::{Frames, Sent};
-use super::pump::{Pump, Target};
+use super::pump::{Pump, Taken, Target};
 use super::rings::{Rings, CONTROL};
 use super::{Peer, TxError};
 use crate::net::Net;
@@ -130,7 +130,7 @@ impl Rail {
 
     /// Starts the rings, ready to receive.
     pub(super) fn start(self: &Arc<Self>) -> Result {
-        self.pump.connect(self.clone());
+        Pump::connect(&self.pump, self.clone())?;
         {
             let mut state = self.state.lock();
             state.closed = false;
@@ -483,8 +483,9 @@ impl Rail {
         }
     }
 
-    /// Takes a batch of frames from the ring and hands them up. Returns how many.
-    fn take_batch(self: &Arc<Self>, rx: &RxRing) -> usize {
+    /// Takes a batch of frames from the ring and hands them up. Returns how many were there, and
+    /// whether something was handed up.
+    fn take_batch(self: &Arc<Self>, rx: &RxRing) -> (usize, bool) {
         let now = now_us();
         let mut taken = 0;
         let mut delivered = false;
@@ -498,27 +499,39 @@ impl Rail {
                 peer.upcalls().batch_end(peer);
             }
         }
-        taken
+        (taken, delivered)
     }
 
-    /// Looks for frames in the caller's context, unless somebody is looking already. Sleeps,
-    /// briefly.
-    pub(super) fn poll(self: &Arc<Self>) {
-        let Some(rx) = self.rx.try_lock() else { return };
-        let Some(rx) = &*rx else { return };
-        if self.take_batch(rx) > 0 {
-            self.settle(now_us());
+    /// Looks for frames in the caller's context, unless somebody is looking already. Returns whether
+    /// some were handed up. Sleeps, briefly.
+    pub(super) fn poll(self: &Arc<Self>) -> bool {
+        let Some(rx) = self.rx.try_lock() else {
+            return false;
+        };
+        let Some(rx) = &*rx else { return false };
+        let (taken, delivered) = self.take_batch(rx);
+        let now = now_us();
+        self.pump.polled(now, taken > 0);
+        if taken > 0 {
+            self.settle(now);
         }
+        delivered
     }
 }
 
 impl Target for Rail {
-    fn pump(this: &Arc<Self>) -> bool {
+    fn pump(this: &Arc<Self>) -> Taken {
         let rx = this.rx.lock();
-        let Some(rx) = &*rx else { return false };
-        let taken = this.take_batch(rx);
+        let Some(rx) = &*rx else {
+            return Taken::Nothing;
+        };
+        let (taken, _) = this.take_batch(rx);
         this.settle(now_us());
-        taken == BATCH
+        match taken {
+            0 => Taken::Nothing,
+            BATCH => Taken::Part,
+            _ => Taken::All,
+        }
     }
 
     fn unmask(this: &Arc<Self>) {

@@ -453,7 +453,7 @@ unsafe extern "C" fn poll_cq(cq: *mut sys::ib_cq, num: c_int, wc: *mut sys::ib_w
     if queue.is_user() {
         // A process takes its completions by itself; it calls when there are none.
         // SAFETY: see the module's common ground.
-        unsafe { hca((*cq).device) }.poll();
+        unsafe { hca((*cq).device) }.poll(&queue);
         return 0;
     }
     let mut n = 0;
@@ -788,7 +788,8 @@ unsafe extern "C" fn post_send(
     let queue = unsafe { qp_of(qp) };
     if queue.is_user() && wr.is_null() {
         // It gives no list, but has written into its queue.
-        Qp::transmit(&queue.into());
+        // SAFETY: see the module's common ground.
+        unsafe { hca((*qp).device) }.attend(|| Qp::transmit(&queue.into()));
         return 0;
     }
     while !wr.is_null() {

@@ -2,6 +2,7 @@
 //! Safe wrappers over the Thunderbolt core's service API (`include/linux/thunderbolt.h`), and
 //! over other kernel services ([`os`], [`irq_lock`]).
 
+pub(crate) mod alarm;
 pub(crate) mod debugfs;
 pub(crate) mod irq_lock;
 pub(crate) mod os;

@@ -30,6 +30,12 @@ pub(crate) fn now_us() -> u64 {
     now_ns() / 1000
 }
 
+/// Whoever spins should stop: other tasks want the processor, or the caller has a signal to handle.
+pub(crate) fn wanted_elsewhere() -> bool {
+    // SAFETY: looks at the calling task.
+    unsafe { sys::tbrdma_wanted_elsewhere() }
+}
+
 /// Sleeps for at least `ms` milliseconds. Process context only.
 pub(crate) fn sleep_ms(ms: u32) {
     // SAFETY: only called from process context without spinlocks, as this function's own contract

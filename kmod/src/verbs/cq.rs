@@ -415,6 +415,16 @@ impl Cq {
         }
     }
 
+    /// Completions wait in it. What a user's process has taken counts as waiting until the process
+    /// says so.
+    pub(crate) fn has_entries(&self) -> bool {
+        match &self.state.lock().ring {
+            Ring::User { queue, producer } => queue.consumer() != *producer,
+            Ring::Kernel { len, .. } => *len > 0,
+            Ring::Gone => true,
+        }
+    }
+
     /// Takes the oldest completion; any context. A user's process takes its own.
     pub(crate) fn poll(&self) -> Option<WorkCompletion> {
         let mut state = self.state.lock();

@@ -43,8 +43,13 @@ impl QpList {
 
     /// Takes the first QP that is connected to `peer`.
     pub(super) fn pop_for(&self, peer: &Arc<Peer>) -> Option<Arc<Qp>> {
+        self.pop_if(|qp| qp.peer_id() == Some(peer.id()))
+    }
+
+    /// Takes the first QP that is wanted; `wanted` must not lock anything.
+    pub(super) fn pop_if(&self, wanted: impl Fn(&Qp) -> bool) -> Option<Arc<Qp>> {
         let mut qps = self.qps.lock();
-        let at = qps.iter().position(|qp| qp.peer_id() == Some(peer.id()))?;
+        let at = qps.iter().position(|qp| wanted(qp))?;
         qps.remove(at).ok()
     }
 

@@ -4,6 +4,7 @@
 //! - [`Hca`]: the one device of this host; knows all objects and takes the frames of all peers
 //! - [`qp`]: queue pairs, around the state machines of `proto::rc`
 //! - [`srq`]: shared receive queues
+//! - [`resting`]: acknowledgements that wait
 //! - [`cq`], [`mr`], [`ah`]: completion queues, memory regions, address handles
 //!
 //! # Locks and contexts
@@ -35,6 +36,7 @@ mod port;
 mod poster;
 pub(crate) mod qp;
 mod recv_queue;
+mod resting;
 pub(crate) mod srq;
 pub(crate) mod statistics;
 mod table;
@@ -43,12 +45,13 @@ pub(crate) use limits::LIMITS;
 pub(crate) use port::Port;
 
 use crate::link::{Links, Peer, Upcalls};
-use crate::proto::frame::{Header, Opcode};
+use crate::proto::frame::{Header, Opcode, RIDER_LEN};
 use crate::proto::rc::{AckEntries, AckEntry};
 use crate::rdma::device::IbDevice;
 use crate::thunderbolt::os::Workqueue;
 use crate::uapi::AllocUcontextResp;
 use ah::Ah;
+use cq::Cq;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
@@ -56,6 +59,7 @@ use limits::Count;
 use lists::QpList;
 use mr::Mr;
 use qp::Qp;
+use resting::Resting;
 use table::{IrqTable, Table};
 
 /// The host channel adapter.
@@ -85,12 +89,14 @@ pub(crate) struct Hca {
     /// QPs that owe their peer an acknowledgement.
     #[pin]
     owing: QpList,
+    /// QPs whose acknowledgement waits.
+    resting: Resting,
     /// Answers on behalf of QPs that cannot give them: peer and entry.
     #[pin]
     answers: Mutex<KVec<(u32, AckEntry)>>,
     counters: statistics::Counters,
     /// Timers and long transmissions of QPs, and what consumers in the kernel have left to be done.
-    queue: Workqueue,
+    queue: Arc<Workqueue>,
 }
 
 /// Answers kept for one flush; a peer that provokes more does not get them all.
@@ -100,7 +106,8 @@ impl Hca {
     /// An HCA without peers.
     pub(crate) fn new(device: Arc<IbDevice>) -> Result<Arc<Self>> {
         let answers = KVec::with_capacity(MAX_ANSWERS, GFP_KERNEL)?;
-        let queue = Workqueue::new(c"tbrdma_qp", true)?;
+        let queue = Arc::new(Workqueue::new(c"tbrdma_qp", true)?, GFP_KERNEL)?;
+        let resting = Resting::new(queue.clone())?;
         Arc::pin_init(
             pin_init!(Self {
                 device,
@@ -118,6 +125,7 @@ impl Hca {
                 next_pd: Atomic::new(0),
                 blocked <- QpList::new(),
                 owing <- QpList::new(),
+                resting,
                 answers <- new_mutex!(answers, "tbrdma_answers"),
                 counters: statistics::Counters::new(),
                 queue,
@@ -168,10 +176,46 @@ impl Hca {
         self.pd_count.give();
     }
 
-    /// Looks for frames in the caller's context. Sleeps, briefly.
-    pub(crate) fn poll(&self) {
+    /// Looks for frames in the context of a program that has found `cq` empty, until there are some
+    /// or a short time is over. Sleeps, briefly.
+    pub(crate) fn poll(&self, cq: &Cq) {
+        if cq.has_entries() {
+            // They have come since it looked.
+            return;
+        }
+        self.resting.came_back(self, cq);
         if let Some(links) = self.links() {
-            links.poll();
+            links.poll(|| cq.has_entries());
+        }
+    }
+
+    /// Calls `send` in the context of a program, which delivers to QPs of this host at once. Sleeps,
+    /// briefly.
+    pub(crate) fn attend(&self, send: impl FnOnce()) {
+        match self.links() {
+            Some(links) => links.attend(send),
+            None => send(),
+        }
+    }
+
+    fn take_ack(&self, peer: &Arc<Peer>, qp: Option<&Arc<Qp>>, entry: &AckEntry) {
+        self.counters.ack_received(entry);
+        match qp {
+            Some(qp) => Qp::on_ack(qp, peer, entry),
+            None => self.stray(),
+        }
+    }
+
+    /// The acknowledgement that came with a frame for `qp`, for which it mostly is. It is looked at
+    /// first: the frame may be the answer that the program waits for, and then what was answered is
+    /// complete.
+    fn take_rider(&self, peer: &Arc<Peer>, qp: Option<&Arc<Qp>>, rider: &[u8; RIDER_LEN]) {
+        match AckEntry::parse_rider(rider) {
+            Some(entry) => match qp.filter(|qp| qp.number() == entry.qpn) {
+                Some(qp) => self.take_ack(peer, Some(qp), &entry),
+                None => self.take_ack(peer, self.qps.get(entry.qpn).as_ref(), &entry),
+            },
+            None => self.stray(),
         }
     }
 
@@ -199,18 +243,19 @@ impl Upcalls for Hca {
         if hdr.opcode == Opcode::QpAck {
             let mut entries = AckEntries::new(payload);
             for entry in &mut entries {
-                self.counters.ack_received(&entry);
-                match self.qps.get(entry.qpn) {
-                    Some(qp) => Qp::on_ack(&qp, peer, &entry),
-                    None => self.stray(),
-                }
+                self.take_ack(peer, self.qps.get(entry.qpn).as_ref(), &entry);
             }
             if !entries.rest().is_empty() {
                 self.stray();
             }
             return;
         }
-        match self.qps.get(hdr.dqpn) {
+        let (ext, rider) = hdr.split_rider(ext);
+        let qp = self.qps.get(hdr.dqpn);
+        if let Some(rider) = rider {
+            self.take_rider(peer, qp.as_ref(), rider);
+        }
+        match qp {
             Some(qp) if hdr.opcode == Opcode::Datagram => {
                 Qp::on_datagram(&qp, peer, hdr, ext, payload);
             }

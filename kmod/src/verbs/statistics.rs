@@ -10,6 +10,8 @@ use kernel::sync::atomic::{Atomic, Relaxed};
 
 /// Names of the counters of QPs, as `rdma statistic` shows them.
 const OF_QPS: [&CStr; QPS] = [
+    c"acks_sent",
+    c"acks_piggybacked",
     c"rnr_sent",
     c"rnr_received",
     c"refusals_sent",
@@ -26,7 +28,7 @@ const OF_QPS: [&CStr; QPS] = [
     c"completions_rnr_retry_exceeded",
     c"completions_flushed",
 ];
-const QPS: usize = 5 + FAILURES.len();
+const QPS: usize = 7 + FAILURES.len();
 
 /// Ways in which a completion fails, in the order of their counters.
 const FAILURES: [WcStatus; 10] = [
@@ -62,6 +64,9 @@ pub(crate) const NAMES: [&CStr; COUNT] = {
 
 /// Counters of QPs.
 pub(super) struct Counters {
+    /// Acknowledgements of QPs that did not go along with a frame of a message, and that did.
+    acks_sent: Atomic<u64>,
+    acks_piggybacked: Atomic<u64>,
     rnr_sent: Atomic<u64>,
     rnr_received: Atomic<u64>,
     refusals_sent: Atomic<u64>,
@@ -75,6 +80,8 @@ pub(super) struct Counters {
 impl Counters {
     pub(super) fn new() -> Self {
         Self {
+            acks_sent: Atomic::new(0),
+            acks_piggybacked: Atomic::new(0),
             rnr_sent: Atomic::new(0),
             rnr_received: Atomic::new(0),
             refusals_sent: Atomic::new(0),
@@ -89,8 +96,14 @@ impl Counters {
         match entry.syndrome {
             Syndrome::Rnr(_) => self.rnr_sent.fetch_add(1, Relaxed),
             Syndrome::Nak(_) => self.refusals_sent.fetch_add(1, Relaxed),
-            Syndrome::Ack | Syndrome::NotReady => return,
+            Syndrome::Ack => self.acks_sent.fetch_add(1, Relaxed),
+            Syndrome::NotReady => return,
         };
+    }
+
+    /// An acknowledgement went along with a frame of a message.
+    pub(super) fn rider_sent(&self) {
+        self.acks_piggybacked.fetch_add(1, Relaxed);
     }
 
     /// An acknowledgement for a QP came.
@@ -117,6 +130,8 @@ impl Counters {
 
     fn counts(&self) -> [u64; QPS] {
         let single = [
+            &self.acks_sent,
+            &self.acks_piggybacked,
             &self.rnr_sent,
             &self.rnr_received,
             &self.refusals_sent,

@@ -14,7 +14,7 @@ const UNASKED_US: u64 = 5_000;
 /// Replies in a row before one is counted on.
 const REPLIES: u8 = 2;
 /// What comes later than this after a message is no reply to it.
-const REPLY_MAX_US: u64 = 1_000;
+const REPLY_MAX_US: u64 = 5_000;
 /// A reply is waited for twice as long as the slowest of late took, and not less than this.
 const REPLY_MIN_US: u64 = 50;
 

@@ -24,7 +24,7 @@ use super::srq::Srq;
 use super::{acks, Hca, LIMITS};
 use crate::link::Peer;
 use crate::print::log_warn_each_second;
-use crate::proto::rc::{AckEntry, NakCode, Op, Requester, Responder, Syndrome};
+use crate::proto::rc::{AckEntry, Due, NakCode, Op, Requester, Responder, Syndrome};
 use crate::rdma::details::Detail;
 use crate::rdma::event::{CoreQp, QpEvent, QpEvents};
 use crate::rdma::gate::Gate;
@@ -158,6 +158,18 @@ struct Inner {
     owing: bool,
     /// What [`Qp::wake_later`] has left to be told.
     events: QpEvents,
+    /// In [`Hca::resting`], likewise.
+    resting: bool,
+}
+
+/// What became of an acknowledgement that waited.
+pub(super) enum Rest {
+    /// Nothing is owed any more.
+    Nothing,
+    /// It waits on, until this time, microseconds.
+    Until(u64),
+    /// It is owed to this peer now.
+    Over(Arc<Peer>),
 }
 
 /// Notifications to give once the QP's lock is dropped.
@@ -284,6 +296,7 @@ impl Qp {
         let room = new.hca.qp_count.get() as usize;
         new.hca.blocked.reserve(room)?;
         new.hca.owing.reserve(room)?;
+        new.hca.resting.reserve(room)?;
         let sends = Sends::new(&caps, new.owner)?;
         let receives = match &new.srq {
             Some(srq) => Receives::shared(srq.clone())?,
@@ -306,6 +319,7 @@ impl Qp {
             blocked: false,
             owing: false,
             events: QpEvents::default(),
+            resting: false,
         };
         let hca = new.hca.clone();
         let kind = new.kind;
@@ -423,6 +437,7 @@ impl Qp {
         cancel_sync::<Self, LOOK>(self);
         self.hca.blocked.remove(self);
         self.hca.owing.remove(self);
+        self.hca.resting.remove(self);
         self.last_words();
         self.send_cq.forget(self.core);
         self.recv_cq.forget(self.core);
@@ -456,12 +471,71 @@ impl Qp {
         }
     }
 
-    /// Puts the QP into the list of those that owe an acknowledgement.
+    /// Puts the QP into the list of those that owe an acknowledgement, or into that of those which
+    /// wait with it.
     fn owe(self: &Arc<Self>, inner: &mut Inner) {
-        if inner.responder.owes_ack() && !inner.owing {
+        match inner.responder.ack_due(now_us()) {
+            Due::No => {}
+            Due::Now => self.owe_now(inner),
+            // Within this host a frame costs next to nothing, and leaves at once.
+            Due::At(_) if inner.peer.as_ref().is_some_and(|p| p.is_loopback()) => {
+                self.owe_now(inner);
+            }
+            Due::At(at) => self.rest_until(inner, at),
+        }
+    }
+
+    fn owe_now(self: &Arc<Self>, inner: &mut Inner) {
+        if !inner.owing {
             inner.owing = true;
             self.hca.owing.push(self.clone());
         }
+    }
+
+    fn rest_until(self: &Arc<Self>, inner: &mut Inner, at: u64) {
+        if !inner.resting {
+            inner.resting = true;
+            self.hca.resting.push(self.clone());
+        }
+        self.hca.resting.look_at(at);
+    }
+
+    /// Looks whether the acknowledgement has waited for long enough, which with `over` it has in any
+    /// case; the QP was taken out of the list of those that wait.
+    pub(super) fn rest(this: &Arc<Self>, over: bool) -> Rest {
+        let Some(_inside) = this.gate.enter() else {
+            return Rest::Nothing;
+        };
+        let mut inner = this.inner.lock();
+        inner.resting = false;
+        let now = now_us();
+        match inner.responder.ack_due(now) {
+            Due::No => return Rest::Nothing,
+            Due::Now => {}
+            Due::At(at) => {
+                if now < at && !over {
+                    inner.resting = true;
+                    this.hca.resting.push(this.clone());
+                    return Rest::Until(at);
+                }
+                inner.responder.rides_not();
+            }
+        }
+        this.owe_now(&mut inner);
+        match &inner.peer {
+            Some(peer) => Rest::Over(peer.clone()),
+            None => Rest::Nothing,
+        }
+    }
+
+    /// Completions of this QP go there.
+    pub(super) fn uses(&self, cq: &Cq) -> bool {
+        let is_it = |own: &Arc<Cq>| core::ptr::eq(&**own, cq);
+        is_it(&self.recv_cq) || is_it(&self.send_cq)
+    }
+
+    pub(super) fn hca(&self) -> &Arc<Hca> {
+        &self.hca
     }
 
     /// Takes the acknowledgement that the QP owes; the QP was taken out of the list.

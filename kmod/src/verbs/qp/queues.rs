@@ -115,6 +115,13 @@ impl Sends {
         self.inline.get_mut(from..from + len).ok_or(EINVAL)
     }
 
+    /// The consumer has put requests in that were not taken yet.
+    pub(super) fn has_more(&self) -> bool {
+        self.shared
+            .as_ref()
+            .is_some_and(|(queue, next)| queue.producer() != *next)
+    }
+
     /// The index of the consumer's oldest request that was not taken yet. If there is none, the
     /// consumer is asked to call for the next one.
     pub(super) fn peek(&mut self) -> Option<u32> {

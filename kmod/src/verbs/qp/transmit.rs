@@ -4,7 +4,8 @@
 use super::queues::Sends;
 use super::{Inner, Qp, QpKind, QpState, Wakes};
 use crate::link::{Peer, TxError};
-use crate::proto::rc::{NakCode, Next, Response, Status};
+use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN, RIDER_LEN};
+use crate::proto::rc::{Ext, NakCode, Next, Response, Status};
 use crate::thunderbolt::os::now_us;
 use crate::verbs::mr::{Copy, Purpose};
 use kernel::prelude::*;
@@ -97,9 +98,10 @@ impl Qp {
         let Some(response) = inner.responder.next_response(peer.mtu_payload() as u32) else {
             return Sent::Nothing;
         };
-        let header = response.header(inner.attributes.dest_qpn);
+        let mut header = response.header(inner.attributes.dest_qpn);
         let len = response.payload_len() as usize;
-        let sent = peer.send(self.number, header, &[], len, |to| match response {
+        let (ext, rider) = Self::with_rider(inner, &mut header, Ext::NONE, len);
+        let sent = peer.send(self.number, header, ext.bytes(), len, |to| match response {
             Response::Read(_) if to.is_empty() => Ok(()),
             Response::Read(read) => {
                 let purpose = Purpose::RemoteRead;
@@ -113,6 +115,7 @@ impl Qp {
         });
         match sent {
             Ok(()) => {
+                self.rode(inner, rider);
                 inner.responder.response_sent(&response);
                 self.owe(inner);
                 Sent::GoOn
@@ -124,6 +127,30 @@ impl Qp {
                 self.owe(inner);
                 Sent::GoOn
             }
+        }
+    }
+
+    /// Adds the acknowledgement that the QP owes to a frame with `len` bytes of payload, if there is
+    /// one and room for it. Tells whether.
+    fn with_rider(inner: &Inner, header: &mut Header, ext: Ext, len: usize) -> (Ext, bool) {
+        let end = HEADER_LEN + ext.bytes().len() + RIDER_LEN + len;
+        let rider = inner.responder.rider(inner.attributes.dest_qpn);
+        match rider.filter(|_| end <= FRAME_MAX) {
+            Some(entry) => {
+                header.rider = true;
+                (ext.with_rider(&entry), true)
+            }
+            None => (ext, false),
+        }
+    }
+
+    /// The frame has left, and (`rider`) the acknowledgement with it.
+    fn rode(&self, inner: &mut Inner, rider: bool) {
+        if self.kind == QpKind::Rc {
+            inner.responder.frame_sent(rider, now_us());
+        }
+        if rider {
+            self.hca.counters.rider_sent();
         }
     }
 
@@ -161,9 +188,12 @@ impl Qp {
             return Sent::Nothing;
         };
         let ext = wqe.extension(&segment, self.number);
-        let Some(header) = wqe.header(&segment, inner.attributes.dest_qpn) else {
+        let Some(mut header) = wqe.header(&segment, inner.attributes.dest_qpn) else {
             return Sent::Nothing;
         };
+        let more = inner.sends.has_more();
+        header.ack_req = inner.requester.asks(&inner.sends.wqes, &segment, more);
+        let (ext, rider) = Self::with_rider(inner, &mut header, ext, segment.len as usize);
         let sends = &inner.sends;
         let sent = peer.send(
             self.number,
@@ -174,6 +204,7 @@ impl Qp {
         );
         match sent {
             Ok(()) => {
+                self.rode(inner, rider);
                 inner.requester.sent(&inner.sends.wqes, &segment);
                 if self.kind == QpKind::Uc && segment.last {
                     self.complete_sends(inner, wakes);
