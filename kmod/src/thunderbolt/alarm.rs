@@ -73,11 +73,17 @@ impl<W: Wake> Alarm<W> {
             )
         };
     }
+
+    /// Takes back what it was set to; waits for a wake-up in progress.
+    pub(crate) fn cancel(&self) {
+        // SAFETY: made in `new`; the core locks it.
+        unsafe { sys::hrtimer_cancel(self.inner.timer.get()) };
+    }
 }
 
 impl<W: Wake> Drop for Alarm<W> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`. Afterwards the function does not run, and nobody sets it again.
-        unsafe { sys::hrtimer_cancel(self.inner.timer.get()) };
+        // Afterwards the function does not run, and nobody sets it again.
+        self.cancel();
     }
 }

@@ -99,6 +99,9 @@ impl Resting {
 
 impl Drop for Resting {
     fn drop(&mut self) {
+        // The alarm first, or it could queue the work once more, which would then be the last to hold
+        // the queue that it runs on.
+        self.alarm.cancel();
         cancel_sync::<_, 0>(&self.list);
     }
 }
