@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The loopback peer's wire: a bounded queue of pages.
+//! The loopback peer's wire: a bounded queue of buffers.
 //!
 //! QPs of one host talk to each other through it, as in every HCA; it keeps what a rail promises
 //! (in order, exactly once, refusal instead of loss) so that nothing above knows the difference.
 
 use super::fifo::Fifo;
 use super::{Peer, TxError};
-use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN};
-use crate::thunderbolt::os::{PageBuf, BUF_LEN};
+use crate::proto::frame::{Header, EXT_MAX};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full};
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
 
-/// Frames in flight at most. 256 pages are 1 MiB, and more than one delivery batch.
-const SLOTS: usize = 256;
+/// Frames in flight at most: 2 MiB, and more than one delivery batch.
+const SLOTS: usize = 128;
+
+/// Extension and payload of a frame. No ring's page bounds a frame here, and each frame costs locks and
+/// a look at both QPs; but a buffer should still be in the processor's cache when it is copied again.
+pub(super) const ROOM: usize = EXT_MAX + (16 << 10);
 
 /// Frames delivered before acknowledgements are due and others get the CPU.
 const BATCH: usize = 64;
@@ -28,16 +31,19 @@ const FEW: usize = 8;
 /// After a refusal the sender is called again when this many slots are free.
 const RESUME: usize = SLOTS / 4;
 
-/// A frame on its way. The page holds the extension, then the payload.
+/// A frame's [`ROOM`].
+type Buffer = KVVec<u8>;
+
+/// A frame on its way. The buffer holds the extension, then the payload.
 struct Item {
     hdr: Header,
     ext_len: usize,
     payload_len: usize,
-    page: PageBuf,
+    buffer: Buffer,
 }
 
 struct State {
-    free: KVec<PageBuf>,
+    free: KVec<Buffer>,
     queue: Fifo<Item>,
     /// Somebody was refused and waits for `tx_ready`.
     refused: bool,
@@ -45,9 +51,9 @@ struct State {
 }
 
 impl State {
-    fn put_free(&mut self, page: PageBuf) {
-        // The capacity was reserved for all pages that exist, so this cannot fail.
-        let _ = self.free.push_within_capacity(page);
+    fn put_free(&mut self, buffer: Buffer) {
+        // The capacity was reserved for all buffers that exist, so this cannot fail.
+        let _ = self.free.push_within_capacity(buffer);
     }
 }
 
@@ -64,11 +70,11 @@ pub(super) struct Loopback {
 }
 
 impl Loopback {
-    /// Allocates the queue and its pages.
+    /// Allocates the queue and its buffers.
     pub(super) fn new() -> Result<impl PinInit<Self>> {
         let mut free = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         for _ in 0..SLOTS {
-            free.push(PageBuf::new()?, GFP_KERNEL)?;
+            free.push(KVVec::from_elem(0, ROOM, GFP_KERNEL)?, GFP_KERNEL)?;
         }
         let state = State {
             free,
@@ -95,16 +101,16 @@ impl Loopback {
             .len()
             .checked_add(payload_len)
             .ok_or(TxError::Fill(EMSGSIZE))?;
-        if end > FRAME_MAX - HEADER_LEN || end > BUF_LEN {
+        if end > ROOM {
             return Err(TxError::Fill(EMSGSIZE));
         }
-        let mut page = {
+        let mut buffer = {
             let mut state = self.state.lock();
             if state.closed {
                 return Err(TxError::Down);
             }
             match state.free.pop() {
-                Some(page) => page,
+                Some(buffer) => buffer,
                 None => {
                     state.refused = true;
                     return Err(TxError::Full);
@@ -112,7 +118,7 @@ impl Loopback {
             }
         };
         // Filled outside the lock: other QPs go on meanwhile.
-        let filled = fill_page(&mut page, ext, end, fill);
+        let filled = fill_buffer(&mut buffer, ext, end, fill);
         let mut state = self.state.lock();
         match filled {
             Ok(()) if !state.closed => {
@@ -120,9 +126,9 @@ impl Loopback {
                     hdr,
                     ext_len: ext.len(),
                     payload_len,
-                    page,
+                    buffer,
                 };
-                // There are as many places as pages, so there is one.
+                // There are as many places as buffers, so there is one.
                 state.queue.push(item).map_err(|_| TxError::Full)?;
                 let many = state.queue.len() > FEW;
                 drop(state);
@@ -131,11 +137,11 @@ impl Loopback {
                 Ok(many || self.attending.fetch_add(0, Full) == 0)
             }
             Ok(()) => {
-                state.put_free(page);
+                state.put_free(buffer);
                 Err(TxError::Down)
             }
             Err(e) => {
-                state.put_free(page);
+                state.put_free(buffer);
                 Err(TxError::Fill(e))
             }
         }
@@ -182,13 +188,12 @@ impl Loopback {
         let mut delivered = 0;
         while delivered < BATCH {
             let Some(item) = self.take() else { break };
-            let bytes = item.page.as_slice();
-            let (ext, rest) = bytes.split_at(item.ext_len);
+            let (ext, rest) = item.buffer.split_at(item.ext_len);
             if let Some(payload) = rest.get(..item.payload_len) {
                 up.deliver(peer, &item.hdr, ext, payload);
             }
             delivered += 1;
-            self.state.lock().put_free(item.page);
+            self.state.lock().put_free(item.buffer);
         }
         if delivered > 0 {
             up.batch_end(peer);
@@ -227,13 +232,13 @@ impl Loopback {
     }
 }
 
-fn fill_page(
-    page: &mut PageBuf,
+fn fill_buffer(
+    buffer: &mut Buffer,
     ext: &[u8],
     end: usize,
     fill: impl FnOnce(&mut [u8]) -> Result,
 ) -> Result {
-    let bytes = page.as_mut_slice().get_mut(..end).ok_or(EMSGSIZE)?;
+    let bytes = buffer.get_mut(..end).ok_or(EMSGSIZE)?;
     let (head, payload) = bytes.split_at_mut(ext.len());
     head.copy_from_slice(ext);
     fill(payload)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A host that QPs can be connected to.
 
-use super::loopback::Loopback;
+use super::loopback::{self, Loopback};
 use super::rail::Rail;
 use super::{Queues, Upcalls};
 use crate::proto::frame::{Header, Opcode, FRAME_MAX, HEADER_LEN};
@@ -241,7 +241,10 @@ impl Peer {
 
     /// Payload bytes of a frame without extension. An extension takes its own length from it.
     pub(crate) fn mtu_payload(&self) -> usize {
-        FRAME_MAX - HEADER_LEN
+        match self.wire {
+            Some(_) => loopback::ROOM,
+            None => FRAME_MAX - HEADER_LEN,
+        }
     }
 
     /// Sends one frame: `fill` writes exactly `payload_len` bytes. Rail fields of `hdr` are
