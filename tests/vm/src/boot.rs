@@ -39,6 +39,10 @@ pub struct Options {
     pub cmdline: String,
     /// Memory of a guest, MiB.
     pub memory_mib: u32,
+    /// The guests' clocks go on by 1 ns with each instruction, instead of with time: what is measured in
+    /// a guest then depends on what it does, not on the computer that emulates it. Cables know nothing of such
+    /// clocks, and everything takes twice as long.
+    pub counting: bool,
 }
 
 impl Default for Options {
@@ -53,6 +57,7 @@ impl Default for Options {
             fabric: None,
             cmdline: String::new(),
             memory_mib: 1024,
+            counting: false,
         }
     }
 }
@@ -132,6 +137,7 @@ impl Lab {
                 segment,
                 router: routers.then(|| dir.join(format!("{name}.sock"))),
                 memory_mib: options.memory_mib,
+                counting: options.counting,
                 cpus: 2,
                 console: &console,
                 log: &dir.join(format!("{name}.qemu")),

@@ -24,6 +24,8 @@ pub(crate) struct Hardware<'a> {
     pub(crate) router: Option<PathBuf>,
     pub(crate) memory_mib: u32,
     pub(crate) cpus: u32,
+    /// Its clock counts instructions.
+    pub(crate) counting: bool,
     /// File for the serial console.
     pub(crate) console: &'a Path,
     /// File for what QEMU itself says.
@@ -31,6 +33,15 @@ pub(crate) struct Hardware<'a> {
 }
 
 impl Hardware<'_> {
+    fn accelerator(&self) -> &'static [&'static str] {
+        if self.counting {
+            // 2^0 ns for each instruction; the processors take turns on one of ours.
+            &["-accel", "tcg,thread=single", "-icount", "shift=0"]
+        } else {
+            &["-accel", "tcg,thread=multi"]
+        }
+    }
+
     /// Starts the machine; if `tied`, it ends when we end.
     pub(crate) fn start(&self, tied: bool) -> Result<Child> {
         let mut command = qemu_program(self.qemu);
@@ -44,7 +55,8 @@ impl Hardware<'_> {
                 "none",
                 "-no-reboot",
             ])
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max"])
+            .args(self.accelerator())
+            .args(["-cpu", "max"])
             .args(["-smp", &self.cpus.to_string(), "-m", &format!("{memory}M")])
             // vfio-user devices read and write guest memory through a shared file.
             .args(["-machine", "q35,memory-backend=mem"])

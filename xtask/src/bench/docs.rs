@@ -31,6 +31,8 @@ and the counts, which hardly depend on the machine.
   repetition; the table has the median of the ratios, which need not be the ratio of the medians.
 - perftest runs with `-u 18` (a local ACK timeout of one second) with every candidate, because its default of 67 ms makes emulated
   machines repeat what was not lost, and bandwidth with `-t 128`, RC, the port's own MTU, no inline size given.
+- The one host of `tbrdma-loop` and `rxe-loop` has a clock that counts instructions, 1 ns each (QEMU's `-icount`): what is measured
+  there are instructions, whatever else the computer does.
 - Latency is half of a round trip (READ: a whole one), both ends polling; \"events\": both sleep until their completion channel wakes
   them. perftest has no events for WRITE latency. sockperf blocks in `recvfrom`; it has no messages below 14 bytes.
 - Bandwidth goes from the client to the server (READ: the other way); \"both ways\" is the sum of both directions at once. iperf3

@@ -204,6 +204,7 @@ fn everywhere(plan: &Plan, results: &mut Results) -> Result<String> {
             Place::Loopback => {
                 options.hosts = 1;
                 options.cables = 0;
+                options.counting = true;
             }
         }
         stage(
