@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tbrdma_uapi::{queue as layout, CqEntry, QueueResp};
+use tbrdma_uapi::{queue as layout, wc_flags, CqEntry, QueueResp};
 
 type Ptr = *mut c_void;
 
@@ -134,6 +134,22 @@ impl Completions {
     }
 }
 
+/// Flags as programs know them.
+pub(crate) fn flags(entry: &CqEntry) -> u32 {
+    entry.flags & !wc_flags::IPV4
+}
+
+/// Of a datagram, the kind of its packet: 8 for RoCE v2, and 1 for IPv6 or 2 for IPv4. Other HCAs with Ethernet ports have
+/// that in the place of the service level too (IBTA 1.7, A17.4.5.1, wants the program to learn it, and libibverbs
+/// has no other place), and UCX finds the destination's address by it.
+pub(crate) fn service_level(entry: &CqEntry) -> u8 {
+    match (entry.flags & wc_flags::GRH, entry.flags & wc_flags::IPV4) {
+        (0, _) => 0,
+        (_, 0) => 8 | 1,
+        _ => 8 | 2,
+    }
+}
+
 /// A completion as programs get it.
 fn wc(entry: &CqEntry) -> Wc {
     Wc {
@@ -144,7 +160,8 @@ fn wc(entry: &CqEntry) -> Wc {
         imm: entry.imm,
         qp_num: entry.qpn,
         src_qp: entry.src_qp,
-        wc_flags: entry.flags,
+        wc_flags: flags(entry),
+        sl: service_level(entry),
         ..Wc::default()
     }
 }
@@ -363,6 +380,21 @@ mod tests {
             std::mem::forget(other);
         };
         (Completions::new(queue), add)
+    }
+
+    #[test]
+    fn a_datagram_says_what_packet_it_came_in() {
+        let told = |flags| {
+            let entry = CqEntry {
+                flags,
+                ..CqEntry::default()
+            };
+            let wc = wc(&entry);
+            (wc.wc_flags, wc.sl)
+        };
+        assert_eq!(told(wc_flags::WITH_IMM), (wc_flags::WITH_IMM, 0));
+        assert_eq!(told(wc_flags::GRH), (wc_flags::GRH, 9));
+        assert_eq!(told(wc_flags::GRH | wc_flags::IPV4), (wc_flags::GRH, 10));
     }
 
     #[test]

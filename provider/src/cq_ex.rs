@@ -4,7 +4,7 @@
 //! read a completion only between those that start and end polling, in one thread
 //! (`ibv_create_cq_ex(3)`); from start to end the queue is locked.
 
-use crate::cq::{OurCq, Polling};
+use crate::cq::{flags, service_level, OurCq, Polling};
 use crate::public::{Context, CqEx, CqInitAttrEx};
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -59,7 +59,7 @@ fn fill(cq: &mut CqEx) {
     cq.read_src_qp = Some(read_src_qp);
     cq.read_wc_flags = Some(read_wc_flags);
     cq.read_slid = Some(read_nothing);
-    cq.read_sl = Some(read_no_byte);
+    cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_no_byte);
     cq.read_completion_ts = Some(read_completion_ts);
 }
@@ -168,7 +168,12 @@ unsafe extern "C" fn read_src_qp(cq: *mut CqEx) -> u32 {
 
 unsafe extern "C" fn read_wc_flags(cq: *mut CqEx) -> u32 {
     // SAFETY: as above.
-    unsafe { entry(cq) }.flags
+    flags(&unsafe { entry(cq) })
+}
+
+unsafe extern "C" fn read_sl(cq: *mut CqEx) -> u8 {
+    // SAFETY: as above.
+    service_level(&unsafe { entry(cq) })
 }
 
 unsafe extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {

@@ -173,7 +173,7 @@ pub struct RecvEntry {
     pub reserved: u32,
 }
 
-/// Flags of a [`CqEntry`]; the values are those of `enum ibv_wc_flags`.
+/// Flags of a [`CqEntry`]; the values are those of `enum ibv_wc_flags`, but for [`IPV4`](wc_flags::IPV4).
 pub mod wc_flags {
     /// The receive begins with 40 bytes of a GRH.
     pub const GRH: u32 = 1;
@@ -181,6 +181,8 @@ pub mod wc_flags {
     pub const WITH_IMM: u32 = 2;
     /// A key was invalidated.
     pub const WITH_INV: u32 = 8;
+    /// What the GRH's place holds is an IPv4 header, in its last 20 bytes. Programs learn of it otherwise.
+    pub const IPV4: u32 = 1 << 16;
 }
 
 /// A completion; `status`, `opcode` and flags are numbered as in `struct ibv_wc`.

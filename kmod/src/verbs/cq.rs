@@ -106,7 +106,10 @@ impl WorkCompletion {
             qpn: self.qpn,
             src_qp: self.src_qp,
             flags: self.imm.map_or(0, |_| wc_flags::WITH_IMM)
-                | self.route.map_or(0, |_| wc_flags::GRH),
+                | self.route.map_or(0, |route| match route.ipv4 {
+                    true => wc_flags::GRH | wc_flags::IPV4,
+                    false => wc_flags::GRH,
+                }),
             reserved: 0,
         }
     }
