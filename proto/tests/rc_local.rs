@@ -36,7 +36,7 @@ impl Queue {
     }
 
     fn done(&mut self, msn: u32, status: Status) {
-        self.requester.local_done(&self.ring, msn, status);
+        self.requester.local_done(&mut self.ring, msn, status);
     }
 
     fn read(&mut self, msn: u32) {
@@ -52,25 +52,144 @@ impl Queue {
 
 #[test]
 fn unit_a_local_operation_waits_for_what_was_sent_before() {
-    let mut queue = Queue::new(&[(Op::Send, false), (Op::RegMr, false), (Op::Send, false)]);
-    // Whose turn it is not is not done.
+    for op in [Op::LocalInv, Op::BindMw] {
+        let mut queue = Queue::new(&[(Op::Send, false), (op, false), (Op::Send, false)]);
+        // Whose turn it is not is not done.
+        queue.done(1, Status::Success);
+        assert!(queue.sends(0));
+        queue.done(1, Status::Success);
+        assert_eq!(queue.next(), Next::Idle);
+        assert_eq!(queue.ended(), []);
+        queue.told(1, Syndrome::Ack);
+        assert_eq!(queue.next(), Next::Local(1));
+        assert_eq!(queue.next(), Next::Local(1), "until it is done");
+        queue.done(2, Status::Success);
+        assert_eq!(queue.ended(), [(0, Status::Success)]);
+        queue.done(1, Status::Success);
+        queue.done(1, Status::Success);
+        assert_eq!(queue.ended(), [(1, Status::Success)]);
+        assert!(queue.sends(2));
+        queue.told(3, Syndrome::Ack);
+        assert_eq!(queue.ended(), [(2, Status::Success)]);
+        assert_eq!(queue.next(), Next::Idle);
+    }
+}
+
+const REGISTERING: [(Op, bool); 5] = [
+    (Op::Send, false),
+    (Op::RegMr, false),
+    (Op::RegMr, false),
+    (Op::Send, false),
+    (Op::RegMr, false),
+];
+
+/// A queue of [`REGISTERING`] of which everything was sent and executed.
+fn registered() -> Queue {
+    let mut queue = Queue::new(&REGISTERING);
     queue.done(1, Status::Success);
-    assert!(queue.sends(0));
-    queue.done(1, Status::Success);
+    assert!(queue.sends(0), "nothing is registered before its turn");
+    for msn in [1, 2] {
+        assert_eq!(queue.next(), Next::Local(msn), "at once");
+        assert_eq!(queue.next(), Next::Local(msn), "until it is done");
+        queue.done(msn, Status::Success);
+        queue.done(msn, Status::Success);
+    }
+    assert!(queue.sends(3));
+    assert_eq!(queue.next(), Next::Local(4));
+    queue.done(4, Status::Success);
     assert_eq!(queue.next(), Next::Idle);
-    assert_eq!(queue.ended(), []);
+    assert_eq!(queue.ended(), [], "they end in the order of posting");
+    queue
+}
+
+#[test]
+fn unit_a_registration_does_not_wait_for_acknowledgements() {
+    let ok = |msn| (msn, Status::Success);
+    let mut queue = registered();
     queue.told(1, Syndrome::Ack);
-    assert_eq!(queue.next(), Next::Local(1));
-    assert_eq!(queue.next(), Next::Local(1), "until it is done");
-    queue.done(2, Status::Success);
-    assert_eq!(queue.ended(), [(0, Status::Success)]);
-    queue.done(1, Status::Success);
-    queue.done(1, Status::Success);
-    assert_eq!(queue.ended(), [(1, Status::Success)]);
-    assert!(queue.sends(2));
-    queue.told(3, Syndrome::Ack);
-    assert_eq!(queue.ended(), [(2, Status::Success)]);
+    assert_eq!(queue.ended(), [ok(0), ok(1), ok(2)]);
+    queue.told(1, Syndrome::Ack);
+    queue.told(4, Syndrome::Ack);
+    assert_eq!(queue.ended(), [ok(3), ok(4)]);
+    let mut queue = registered();
+    queue.told(4, Syndrome::Ack);
+    assert_eq!(queue.ended(), [0, 1, 2, 3, 4].map(ok));
+}
+
+#[test]
+fn unit_a_registration_is_not_repeated_with_the_messages_around_it() {
+    for (from, syndrome) in [(0, Syndrome::Rnr(1)), (0, Syndrome::NotReady)] {
+        let mut queue = registered();
+        queue.told(from, syndrome);
+        assert!(queue.sends(0));
+        assert!(queue.sends(3), "nothing is registered again");
+        assert_eq!(queue.next(), Next::Idle);
+        queue.told(4, Syndrome::Ack);
+        assert_eq!(
+            queue.ended(),
+            [0, 1, 2, 3, 4].map(|msn| (msn, Status::Success))
+        );
+    }
+    // The second message only.
+    let mut queue = registered();
+    queue.told(3, Syndrome::Rnr(1));
+    assert_eq!(queue.ended(), [0, 1, 2].map(|msn| (msn, Status::Success)));
+    assert!(queue.sends(3));
     assert_eq!(queue.next(), Next::Idle);
+    queue.told(4, Syndrome::Ack);
+    assert_eq!(queue.ended(), [3, 4].map(|msn| (msn, Status::Success)));
+}
+
+#[test]
+fn unit_a_registration_is_flushed_with_the_message_that_failed_before_it() {
+    let mut queue = registered();
+    queue.told(0, Syndrome::Nak(NakCode::RemoteAccess));
+    let mut ended = vec![(0, Status::RemoteAccess)];
+    ended.extend((1..5).map(|msn| (msn, Status::Flushed)));
+    assert_eq!(queue.ended(), ended);
+}
+
+/// The responder expects the number of a registration, which it knows nothing of.
+#[test]
+fn unit_a_refusal_that_names_a_registration_means_what_follows() {
+    let mut queue = registered();
+    queue.told(1, Syndrome::Nak(NakCode::InvalidRequest));
+    let mut ended = vec![0, 1, 2]
+        .into_iter()
+        .map(|msn| (msn, Status::Success))
+        .collect::<Vec<_>>();
+    ended.extend([(3, Status::RemoteInvalidRequest), (4, Status::Flushed)]);
+    assert_eq!(queue.ended(), ended);
+}
+
+#[test]
+fn unit_an_invalidation_waits_for_what_is_before_a_registration() {
+    let entries = [Op::Send, Op::RegMr, Op::LocalInv, Op::Send].map(|op| (op, false));
+    let mut queue = Queue::new(&entries);
+    assert!(queue.sends(0));
+    assert_eq!(queue.next(), Next::Local(1));
+    queue.done(1, Status::Success);
+    assert_eq!(queue.next(), Next::Idle);
+    queue.done(2, Status::Success);
+    assert_eq!(queue.next(), Next::Idle);
+    queue.told(1, Syndrome::Ack);
+    assert_eq!(queue.next(), Next::Local(2));
+    queue.done(2, Status::Success);
+    assert!(queue.sends(3));
+    queue.told(4, Syndrome::Ack);
+    assert_eq!(
+        queue.ended(),
+        [0, 1, 2, 3].map(|msn| (msn, Status::Success))
+    );
+}
+
+#[test]
+fn unit_a_fenced_registration_waits_for_reads() {
+    let mut queue = Queue::new(&[(Op::Read, false), (Op::RegMr, true)]);
+    assert!(queue.sends(0));
+    assert_eq!(queue.next(), Next::Idle);
+    queue.read(0);
+    assert_eq!(queue.next(), Next::Local(1));
 }
 
 #[test]

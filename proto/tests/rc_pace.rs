@@ -178,7 +178,7 @@ fn requester(places: usize, ops: &[Op]) -> (Requester, Vec<Wqe>) {
 
 /// Which of these messages ask for an acknowledgement.
 fn asking(places: usize, ops: &[Op], more: bool) -> Vec<bool> {
-    let (mut requester, ring) = requester(places, ops);
+    let (mut requester, mut ring) = requester(places, ops);
     let mut asked = Vec::new();
     for _ in ops {
         match requester.next(&ring, 0, ROOM) {
@@ -186,7 +186,7 @@ fn asking(places: usize, ops: &[Op], more: bool) -> Vec<bool> {
                 asked.push(requester.asks(&ring, &segment, more));
                 requester.sent(&ring, &segment);
             }
-            Next::Local(msn) => requester.local_done(&ring, msn, Status::Success),
+            Next::Local(msn) => requester.local_done(&mut ring, msn, Status::Success),
             _ => break,
         }
     }
@@ -195,14 +195,26 @@ fn asking(places: usize, ops: &[Op], more: bool) -> Vec<bool> {
 
 #[test]
 fn unit_the_last_message_of_a_burst_asks() {
-    use Op::{LocalInv, Read, Send};
+    use Op::{LocalInv, Read, RegMr, Send};
     assert_eq!(asking(64, &[Send; 3], false), [false, false, true]);
     assert_eq!(asking(64, &[Send; 3], true), [false, false, false]);
     assert_eq!(asking(64, &[Send, Read], false), [false, false]);
     // It has to be acknowledged before the local operation.
     assert_eq!(asking(64, &[Send, LocalInv], false), [true]);
+    assert_eq!(asking(64, &[Send, RegMr, LocalInv], false), [true]);
+    // A registration does not wait for it, nor does anything go out for it.
+    assert_eq!(asking(64, &[Send, RegMr, Send], true), [false, false]);
+    assert_eq!(asking(64, &[Send, RegMr], false), [true]);
     let of_eight = asking(8, &[Send; 8], true);
     assert_eq!(of_eight, [false, true].repeat(4), "a quarter of the queue");
+    for ops in [[Send, RegMr].repeat(8), [RegMr, Send].repeat(8)] {
+        let of_sixteen = asking(16, &ops, true);
+        assert_eq!(
+            of_sixteen,
+            [false, true].repeat(4),
+            "a quarter of the queue"
+        );
+    }
     assert_eq!(asking(1, &[Send], true), [true]);
 }
 

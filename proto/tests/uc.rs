@@ -196,7 +196,7 @@ fn unit_a_message_is_done_when_its_last_frame_is_handed_over() {
     for _ in 0..6 {
         match requester.next(&ring, 0, ROOM) {
             Next::Frame(segment) => requester.sent(&ring, &segment),
-            Next::Local(msn) => requester.local_done(&ring, msn, Status::Success),
+            Next::Local(msn) => requester.local_done(&mut ring, msn, Status::Success),
             other => panic!("{other:?}"),
         }
         ended.push(std::iter::from_fn(|| requester.complete(&ring)).count());

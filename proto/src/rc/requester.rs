@@ -24,8 +24,9 @@ pub struct Config {
 pub enum Next {
     /// Send this frame, then call [`Requester::sent`].
     Frame(Segment),
-    /// It is the turn of a local operation, and everything before it is done as far as it has to
-    /// be: execute it, then call [`Requester::local_done`]. Told again until then.
+    /// It is the turn of a local operation, and everything before it is sent (a registration) or
+    /// done as far as it has to be (the others): execute it, then call [`Requester::local_done`].
+    /// Told again until then.
     Local(u32),
     /// Nothing until something is posted, acknowledged or read.
     Idle,
@@ -155,6 +156,7 @@ impl Requester {
 
     /// The next frame to send. `room` is what a frame without an extension can carry, bytes.
     pub fn next(&mut self, ring: &[Wqe], now_us: u64, room: u32) -> Next {
+        self.pass_over(ring);
         if self.flushing || self.next == self.tail || self.is_failed(self.next) {
             return Next::Idle;
         }
@@ -175,7 +177,7 @@ impl Requester {
             return Next::Idle;
         }
         if wqe.op.is_local() {
-            return if self.acked == self.next {
+            return if wqe.op.is_early() || self.acked == self.next {
                 Next::Local(self.next)
             } else {
                 Next::Idle
@@ -210,15 +212,20 @@ impl Requester {
         if !segment.last || wqe(segment.msn).is_none_or(|wqe| wqe.op.is_answered()) {
             return false;
         }
-        let next = segment.msn.wrapping_add(1);
+        // Registrations wait for nothing, and nothing goes out for them.
+        let mut next = segment.msn.wrapping_add(1);
+        while next != self.tail && wqe(next).is_some_and(|wqe| wqe.op.is_early()) {
+            next = next.wrapping_add(1);
+        }
         let part = (ring.len() / 4).max(1) as u32;
         let follows = if next == self.tail {
             more
         } else {
-            // A local operation waits for what is before it.
+            // Another local operation waits for what is before it.
             wqe(next).is_some_and(|wqe| !wqe.op.is_local())
         };
-        !follows || next % part == 0
+        let part_is_over = segment.msn / part != next / part;
+        !follows || part_is_over
     }
 
     /// The frame that [`next`](Self::next) asked for is on its way.
@@ -249,24 +256,46 @@ impl Requester {
 
     /// The local operation that [`next`](Self::next) asked for was executed, and how it went: with
     /// success, [`Status::LocalOperation`], [`Status::MwBind`] or [`Status::LocalProtection`].
-    pub fn local_done(&mut self, ring: &[Wqe], msn: u32, status: Status) {
+    pub fn local_done(&mut self, ring: &mut [Wqe], msn: u32, status: Status) {
+        let done_before = self.acked == self.next;
+        let at = slot(ring, msn);
+        let Some(wqe) = ring.get_mut(at).filter(|wqe| wqe.op.is_local()) else {
+            return;
+        };
         let asked = msn == self.next
-            && self.acked == self.next
             && self.next != self.tail
-            && ring
-                .get(slot(ring, msn))
-                .is_some_and(|wqe| wqe.op.is_local());
+            && !wqe.done
+            && (done_before || wqe.op.is_early());
         if !asked || self.flushing {
             return;
         }
         if status != Status::Success {
             return self.fail(msn, status);
         }
+        // It is never executed again, whatever has to be sent again.
+        wqe.done = true;
         self.next = self.next.wrapping_add(1);
-        self.acked = self.next;
+        if done_before {
+            self.acked = self.next;
+        }
         if msn_before(self.sent_end, self.next) {
             self.sent_end = self.next;
         }
+    }
+
+    /// Local operations that were executed are neither sent nor acknowledged.
+    fn pass_over(&mut self, ring: &[Wqe]) {
+        while msn_before(self.acked, self.sent_end) && self.is_done_local(ring, self.acked) {
+            self.acked = self.acked.wrapping_add(1);
+        }
+        while msn_before(self.next, self.sent_end) && self.is_done_local(ring, self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+    }
+
+    fn is_done_local(&self, ring: &[Wqe], msn: u32) -> bool {
+        ring.get(slot(ring, msn))
+            .is_some_and(|wqe| wqe.op.is_local() && wqe.done)
     }
 
     /// News from the responder. `false`: it contradicts what was sent and was not acted on.
@@ -307,6 +336,11 @@ impl Requester {
                 self.fail(oldest, Status::RetryExceeded);
             }
             Syndrome::Nak(code) => {
+                // The responder does not know which of the numbers that it expects are skipped.
+                let mut msn = msn;
+                while msn_before(msn, self.sent_end) && self.is_done_local(ring, msn) {
+                    msn = msn.wrapping_add(1);
+                }
                 // A READ may be refused after it was acknowledged, while it is being answered.
                 let sent = !msn_before(msn, self.head) && msn_before(msn, self.sent_end);
                 if !sent || !self.is_open(ring, msn) {
@@ -500,6 +534,7 @@ impl Requester {
             self.wait_until = None;
             self.count_reads(ring);
         }
+        self.pass_over(ring);
     }
 
     /// Goes back to the beginning of message `msn`. What READs have brought stays: the responder

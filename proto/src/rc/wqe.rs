@@ -50,6 +50,12 @@ impl Op {
         self.kind().is_none()
     }
 
+    /// A local operation that waits only until everything before it is sent: what it touches is in
+    /// no use before, so that a message that has to be sent again does not need it to wait.
+    pub const fn is_early(self) -> bool {
+        matches!(self, Self::RegMr)
+    }
+
     /// An atomic.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CmpSwap | Self::FetchAdd)
@@ -96,11 +102,12 @@ pub struct Wqe {
     /// Message length, bytes; at most [`MAX_MESSAGE`](super::MAX_MESSAGE), of an atomic
     /// [`ATOMIC_LEN`].
     pub len: u32,
-    /// Remote address (WRITE, READ, atomics).
+    /// Remote address (WRITE, READ, atomics); of [`Op::RegMr`] that of the first byte.
     pub raddr: u64,
-    /// Remote key (WRITE, READ, atomics).
+    /// Remote key (WRITE, READ, atomics); of [`Op::RegMr`] the key to register with.
     pub rkey: u32,
-    /// Immediate data, carried as it is; of [`Op::SendInv`] the key to invalidate.
+    /// Immediate data, carried as it is; of [`Op::SendInv`] and [`Op::LocalInv`] the key to
+    /// invalidate, of [`Op::RegMr`] the rights (`enum ib_access_flags`).
     pub imm: u32,
     /// CMP_SWAP: what has to be there.
     pub compare: u64,
@@ -110,7 +117,8 @@ pub struct Wqe {
     pub(super) skip: u32,
     /// READ and atomics: bytes placed so far. Owned by [`Requester`](super::Requester).
     pub(super) received: u32,
-    /// READ and atomics: all bytes are placed. Owned by [`Requester`](super::Requester).
+    /// READ and atomics: all bytes are placed; local operations: it was executed. Owned by
+    /// [`Requester`](super::Requester).
     pub(super) done: bool,
 }
 

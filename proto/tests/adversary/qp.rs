@@ -208,7 +208,8 @@ impl Sends {
                 }
                 Next::Local(msn) => {
                     assert!(self.locals.insert(msn), "executed twice");
-                    self.requester.local_done(&self.ring, msn, Status::Success);
+                    self.requester
+                        .local_done(&mut self.ring, msn, Status::Success);
                     msn
                 }
                 _ => break,

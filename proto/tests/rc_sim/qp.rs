@@ -68,6 +68,8 @@ pub struct Qp {
     /// Messages that this end has executed for the other, and the other for this one.
     pub executed: Log,
     pub executed_there: Log,
+    /// Local operations that were executed.
+    locals: BTreeSet<u32>,
     /// The connection is a reliable one.
     reliable: bool,
     /// Of an unreliable one: messages of which frames came before this end was ready.
@@ -102,6 +104,7 @@ impl Qp {
             riders: 0,
             executed: Log::default(),
             executed_there: Log::default(),
+            locals: BTreeSet::new(),
             reliable: true,
             missed: BTreeSet::new(),
             ready_at,
@@ -206,10 +209,14 @@ impl Qp {
     /// Executes a local operation, for which everything has to be done that has to be.
     fn local(&mut self, msn: u32) {
         let at = msn as usize;
-        assert!(self.plan[at].op.is_local());
+        let (op, fence) = (self.plan[at].op, self.plan[at].fence);
+        assert!(op.is_local());
+        assert!(self.locals.insert(msn), "{msn} was executed twice");
         let there = self.executed_there.borrow();
         for (number, message) in (0..msn).zip(&self.plan) {
-            let done = !self.reliable || message.op.is_local() || there.contains(&number);
+            // A registration waits for READs and atomics only, and for these only with a fence.
+            let waits = !op.is_early() || fence && message.op.is_answered();
+            let done = !self.reliable || message.op.is_local() || there.contains(&number) || !waits;
             assert!(
                 done,
                 "{number} is not done although it is the turn of {msn}"
@@ -217,7 +224,7 @@ impl Qp {
         }
         drop(there);
         assert!(
-            !self.plan[at].fence || self.completions.len() == at,
+            !fence || op.is_early() || self.completions.len() == at,
             "the fence of {msn} did not hold"
         );
         let status = if self.plan[at].key == KEY {
@@ -225,7 +232,7 @@ impl Qp {
         } else {
             Status::LocalOperation
         };
-        self.requester.local_done(&self.ring, msn, status);
+        self.requester.local_done(&mut self.ring, msn, status);
     }
 
     fn execute(&mut self, frame: &Frame, now: u64) {

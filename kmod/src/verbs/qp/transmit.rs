@@ -177,7 +177,7 @@ impl Qp {
             Next::Local(msn) => {
                 // None is posted yet: see `Op::of_verbs`.
                 let status = Status::LocalOperation;
-                inner.requester.local_done(&inner.sends.wqes, msn, status);
+                inner.requester.local_done(&mut inner.sends.wqes, msn, status);
                 self.complete_sends(inner, wakes);
                 return Sent::GoOn;
             }
