@@ -30,7 +30,7 @@ struct Pages {
 ///
 /// `at` points at 8 bytes of memory that may be written as atomically as this processor can. Others
 /// may access them in any way meanwhile, as in a race on their own memory.
-unsafe fn change_at(at: *mut u8, change: impl Fn(u64) -> Option<u64>) -> Result<u64> {
+pub(super) unsafe fn change_at(at: *mut u8, change: impl Fn(u64) -> Option<u64>) -> Result<u64> {
     if at.addr() % 8 != 0 {
         return Err(EINVAL);
     }

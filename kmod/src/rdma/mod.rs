@@ -4,6 +4,7 @@
 //! - [`device`]: the `ib_device` and its operations table
 //! - `ops`: the C functions of that table; they turn pointers into values and call `crate::verbs`
 //! - [`memory`]: pinned memory of a user
+//! - [`page_list`]: pages that consumers in the kernel register fast
 //! - [`queue`]: queues that a user's process maps
 //! - [`details`]: what `rdma resource` tells of an object
 //! - `statistics`: counters for `rdma statistic`
@@ -16,6 +17,7 @@ pub(crate) mod event;
 pub(crate) mod gate;
 pub(crate) mod memory;
 mod ops;
+pub(crate) mod page_list;
 pub(crate) mod queue;
 mod statistics;
 

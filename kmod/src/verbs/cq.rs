@@ -69,6 +69,25 @@ pub(crate) enum WcOpcode {
     RecvWriteImm = sys::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM,
 }
 
+/// What came with a message beside its bytes.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Extra {
+    /// Nothing.
+    #[default]
+    None,
+    /// Immediate data, as they came.
+    Imm(u32),
+    /// A request to invalidate this key, which was done.
+    Invalidated(u32),
+}
+
+impl Extra {
+    /// The immediate data of a message, if there are any.
+    pub(crate) fn imm(imm: Option<u32>) -> Self {
+        imm.map_or(Self::None, Self::Imm)
+    }
+}
+
 /// A completion.
 #[derive(Clone, Copy)]
 pub(crate) struct WorkCompletion {
@@ -79,7 +98,7 @@ pub(crate) struct WorkCompletion {
     pub(crate) qp: CoreQp,
     pub(crate) qpn: u32,
     pub(crate) src_qp: u32,
-    pub(crate) imm: Option<u32>,
+    pub(crate) extra: Extra,
     /// Of datagrams.
     pub(crate) route: Option<RouteHeader>,
 }
@@ -96,16 +115,21 @@ pub(crate) struct RouteHeader {
 impl WorkCompletion {
     /// As a user's process reads it.
     fn entry(&self) -> CqEntry {
+        let (flags, imm) = match self.extra {
+            Extra::None => (0, 0),
+            Extra::Imm(imm) => (wc_flags::WITH_IMM, imm),
+            Extra::Invalidated(key) => (wc_flags::WITH_INV, key),
+        };
         CqEntry {
             wr_id: self.wr_id,
             timestamp: now_ns(),
             status: self.status as u32,
             opcode: self.opcode as u32,
             byte_len: self.byte_len,
-            imm: self.imm.unwrap_or(0),
+            imm,
             qpn: self.qpn,
             src_qp: self.src_qp,
-            flags: self.imm.map_or(0, |_| wc_flags::WITH_IMM)
+            flags: flags
                 | self.route.map_or(0, |route| match route.ipv4 {
                     true => wc_flags::GRH | wc_flags::IPV4,
                     false => wc_flags::GRH,

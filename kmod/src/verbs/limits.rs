@@ -20,6 +20,8 @@ pub(crate) struct Limits {
     pub(crate) cqes: u32,
     /// Memory regions.
     pub(crate) mrs: u32,
+    /// Pages of a fast registration.
+    pub(crate) fast_pages: u32,
     /// Shared receive queues.
     pub(crate) srqs: u32,
     /// Address handles.
@@ -39,6 +41,7 @@ pub(crate) const LIMITS: Limits = Limits {
     cqs: 8192,
     cqes: 1 << 20,
     mrs: 1 << 20,
+    fast_pages: 1024,
     srqs: 4096,
     ahs: 1 << 16,
     pds: 8192,

@@ -6,18 +6,19 @@
 //! - [`srq`]: shared receive queues
 //! - [`resting`]: acknowledgements that wait
 //! - [`cq`], [`mr`], [`ah`]: completion queues, memory regions, address handles
+//! - [`fast_mr`]: regions that work requests fill
 //!
 //! # Locks and contexts
 //!
 //! Everything runs in process context, with interrupts and softirqs on, in work items and in calls
 //! of programs; all locks are plain spinlocks. There is one exception: consumers in the kernel may
-//! post, poll, arm, and make and destroy address handles from any context
-//! (Documentation/infiniband/core_locking.rst). What these do takes only an [`IrqLock`], with nothing
-//! inside it: a [`poster`]'s, a CQ's, or that of the table of address handles. So posting just
+//! post, poll, arm, fill regions for fast registration, and make and destroy address handles from any
+//! context (Documentation/infiniband/core_locking.rst). What these do takes only an [`IrqLock`], with
+//! nothing inside it: a [`poster`]'s, a CQ's, a region's, or that of the table of address handles. So posting just
 //! writes into a queue and has a work item look at it, which transmits.
 //!
 //! A QP's lock is the outermost spinlock. Inside it: the tables, the lists of [`lists`], a shared
-//! receive queue's lock, the locks named above, and whatever `Peer::send` takes. No two QP locks are
+//! receive queue's lock, that of a [`fast_mr`], the locks named above, and whatever `Peer::send` takes. No two QP locks are
 //! ever held at once.
 //!
 //! Consumers are notified with no lock held; those in the kernel never from within a call of theirs,
@@ -29,6 +30,7 @@
 mod acks;
 pub(crate) mod ah;
 pub(crate) mod cq;
+mod fast_mr;
 mod limits;
 mod lists;
 pub(crate) mod mr;
@@ -114,7 +116,7 @@ impl Hca {
                 registered: Atomic::new(0),
                 links <- new_spinlock!(None, "tbrdma_hca_links"),
                 qps <- Table::new(0xff_ffff, LOWEST_QPN),
-                mrs <- Table::new(u32::MAX, 1),
+                mrs <- Table::new(mr::NUMBERS, 1),
                 ahs <- IrqTable::for_any_context(u32::MAX, 1),
                 qp_count: Count::new(),
                 cq_count: Count::new(),

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Memory regions, and the one place where access to memory is decided.
 
+use super::fast_mr::FastMemory;
 use super::{Hca, LIMITS};
 use crate::errno::not_supported;
 use crate::proto::rc::{AtomicOp, ATOMIC_LEN};
 use crate::rdma::details::Detail;
 use crate::rdma::gate::Gate;
 use crate::rdma::memory::{DmaBuf, KernelMemory, Pinned};
-use crate::rdma::Sge;
+use crate::rdma::page_list::PageList;
+use crate::rdma::{random_u32, Sge};
 use crate::sys;
 use kernel::ffi::c_int;
 use kernel::prelude::*;
@@ -53,6 +55,22 @@ impl Access {
         }
     }
 
+    /// A peer may do something.
+    pub(crate) fn is_remote(self) -> bool {
+        self.remote_write || self.remote_read || self.remote_atomic
+    }
+
+    /// The region may be used for this.
+    pub(crate) fn allows(self, purpose: Purpose) -> bool {
+        match purpose {
+            Purpose::LocalRead => true,
+            Purpose::LocalWrite => self.local_write,
+            Purpose::RemoteRead => self.remote_read,
+            Purpose::RemoteWrite => self.remote_write,
+            Purpose::RemoteAtomic => self.remote_atomic,
+        }
+    }
+
     /// Somebody may change the memory.
     pub(crate) fn writes(self) -> bool {
         self.local_write || self.remote_write || self.remote_atomic
@@ -82,6 +100,9 @@ enum Memory {
     DmaBuf(DmaBuf),
     /// All of the kernel's, by its own addresses.
     Kernel(KernelMemory),
+    /// What work requests of a consumer in the kernel put in. It has a key, an address, a length and
+    /// rights of its own.
+    Fast(Pin<KBox<FastMemory>>),
 }
 
 impl Memory {
@@ -90,6 +111,7 @@ impl Memory {
             Self::User(pinned) => pinned.read(offset, to),
             Self::DmaBuf(buf) => buf.read(offset, to),
             Self::Kernel(all) => all.read(offset, to),
+            Self::Fast(_) => Err(EACCES),
         }
     }
 
@@ -98,6 +120,7 @@ impl Memory {
             Self::User(pinned) => pinned.write(offset, from),
             Self::DmaBuf(buf) => buf.write(offset, from),
             Self::Kernel(all) => all.write(offset, from),
+            Self::Fast(_) => Err(EACCES),
         }
     }
 
@@ -106,10 +129,17 @@ impl Memory {
             Self::User(pinned) => pinned.atomic(offset, change),
             Self::DmaBuf(buf) => buf.atomic(offset, change),
             // Peers are never let there.
-            Self::Kernel(_) => Err(EACCES),
+            Self::Kernel(_) | Self::Fast(_) => Err(EACCES),
         }
     }
 }
+
+/// A key is the number of its region and, in its lower 8 bits, a tag, which consumers in the kernel
+/// change with each fast registration.
+const TAG_BITS: u32 = 8;
+const TAG: u32 = (1 << TAG_BITS) - 1;
+/// Numbers of regions.
+pub(super) const NUMBERS: u32 = u32::MAX >> TAG_BITS;
 
 fn rights(pd: u32, access: Access) -> u64 {
     u64::from(pd) << 32 | u64::from(access.raw)
@@ -191,7 +221,7 @@ impl Mr {
             (None, Memory::User(pinned)) if access.writes() && !pinned.writable() => {
                 (pinned.start(), self.length, self.virt)
             }
-            (None, Memory::Kernel(_)) => return Err(EINVAL),
+            (None, Memory::Kernel(_) | Memory::Fast(_)) => return Err(EINVAL),
             (None, _) => {
                 self.rights.store(rights(pd, access), Relaxed);
                 return Ok(None);
@@ -203,10 +233,11 @@ impl Mr {
     /// What `rdma resource` tells of it: `enum ib_access_flags`, and whether it is a dma-buf.
     pub(crate) fn details(&self) -> [Detail; 2] {
         let dma_buf = matches!(self.memory, Memory::DmaBuf(_));
-        [
-            (c"access_flags", self.access().raw),
-            (c"dma_buf", dma_buf.into()),
-        ]
+        let access = match &self.memory {
+            Memory::Fast(fast) => fast.raw_access(),
+            _ => self.access().raw,
+        };
+        [(c"access_flags", access), (c"dma_buf", dma_buf.into())]
     }
 
     fn access(&self) -> Access {
@@ -225,10 +256,34 @@ impl Mr {
         access: Access,
         memory: KernelMemory,
     ) -> Result<Arc<Self>> {
-        if access.remote_write || access.remote_read || access.remote_atomic {
+        if access.is_remote() {
             return Err(not_supported());
         }
         Self::new(hca, pd, 0, u64::MAX, access, Memory::Kernel(memory))
+    }
+
+    /// A region for fast registration, which is free.
+    pub(crate) fn fast(
+        hca: ArcBorrow<'_, Hca>,
+        pd: u32,
+        staged: PageList,
+        pages: PageList,
+    ) -> Result<Arc<Self>> {
+        let memory = Memory::Fast(FastMemory::new(staged, pages)?);
+        Self::new(hca, pd, 0, 0, Access::of_known(0), memory)
+    }
+
+    fn as_fast(&self) -> Option<&FastMemory> {
+        match &self.memory {
+            Memory::Fast(fast) => Some(fast),
+            _ => None,
+        }
+    }
+
+    /// Calls `change` with the list of pages for the next registration; any context. EINVAL: the
+    /// region is not for fast registration.
+    pub(crate) fn stage<R>(&self, change: impl FnOnce(&mut PageList) -> R) -> Result<R> {
+        Ok(self.as_fast().ok_or(EINVAL)?.stage(change))
     }
 
     fn new(
@@ -242,11 +297,11 @@ impl Mr {
         hca.mr_count.take(LIMITS.mrs)?;
         // From here on the region gives the count back, if there is one.
         let mut region = false;
-        let made = hca.mrs.insert(|key| {
+        let made = hca.mrs.insert(|number| {
             let made = Arc::pin_init(
                 pin_init!(Self {
                     hca: hca.into(),
-                    key,
+                    key: number << TAG_BITS | random_u32() & TAG,
                     virt,
                     length,
                     rights: Atomic::new(rights(pd, access)),
@@ -264,14 +319,14 @@ impl Mr {
         made
     }
 
-    /// Key, local and remote.
+    /// Key, local and remote; of a region for fast registration the one before the first.
     pub(crate) fn key(&self) -> u32 {
         self.key
     }
 
     /// Ends the region: no access begins after this, none is under way when it returns.
     pub(crate) fn deregister(&self) {
-        self.hca.mrs.remove(self.key);
+        self.hca.mrs.remove(self.key >> TAG_BITS);
         self.gate.close();
         self.give_back();
     }
@@ -284,6 +339,7 @@ impl Mr {
                 Memory::User(pinned) => pinned.release(),
                 Memory::DmaBuf(buf) => buf.release(),
                 Memory::Kernel(_) => {}
+                Memory::Fast(fast) => fast.release(),
             }
         }
     }
@@ -291,20 +347,17 @@ impl Mr {
     /// Offset of an allowed access in the region.
     fn check(&self, pd: u32, addr: u64, len: usize, purpose: Purpose) -> Result<usize> {
         let rights = self.rights.load(Relaxed);
-        let access = Access::of_known(rights as u32);
-        let allowed = match purpose {
-            Purpose::LocalRead => true,
-            Purpose::LocalWrite => access.local_write,
-            Purpose::RemoteRead => access.remote_read,
-            Purpose::RemoteWrite => access.remote_write,
-            Purpose::RemoteAtomic => access.remote_atomic,
-        };
+        let allowed = Access::of_known(rights as u32).allows(purpose);
         let offset = addr.checked_sub(self.virt).ok_or(EACCES)?;
         let end = offset.checked_add(len as u64).ok_or(EACCES)?;
         if !allowed || u64::from(pd) != rights >> 32 || end > self.length {
             return Err(EACCES);
         }
         usize::try_from(offset).map_err(|_| EACCES)
+    }
+
+    fn is_of(&self, pd: u32) -> bool {
+        u64::from(pd) == self.rights.load(Relaxed) >> 32
     }
 }
 
@@ -325,7 +378,58 @@ pub(crate) enum Copy<'a> {
     Check(usize),
 }
 
+impl Copy<'_> {
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Out(to) => to.len(),
+            Self::In(from) => from.len(),
+            Self::Check(len) => *len,
+        }
+    }
+}
+
 impl Hca {
+    /// The region that a key names, unless it is one for fast registration: its key changes, and has
+    /// to be compared by whoever has its lock.
+    fn region(&self, key: u32) -> Result<Arc<Mr>> {
+        let mr = self.mrs.get(key >> TAG_BITS).ok_or(EACCES)?;
+        if mr.as_fast().is_none() && mr.key != key {
+            return Err(EACCES);
+        }
+        Ok(mr)
+    }
+
+    /// Calls `change` with the region for fast registration that a key of this protection domain
+    /// names. EACCES: there is none.
+    fn with_fast(&self, pd: u32, key: u32, change: impl FnOnce(&FastMemory) -> Result) -> Result {
+        let mr = self.region(key)?;
+        let _inside = mr.gate.enter().ok_or(EACCES)?;
+        change(mr.as_fast().filter(|_| mr.is_of(pd)).ok_or(EACCES)?)
+    }
+
+    /// Makes the pages that a consumer has put into a region accessible with a new key, and by
+    /// addresses from `virt` on (IBTA 1.7, 10.6.3).
+    ///
+    /// EACCES: no region of the protection domain; EINVAL: it is not free, or has no pages;
+    /// EOPNOTSUPP: rights that the device does not have.
+    pub(crate) fn register_fast(&self, pd: u32, key: u32, virt: u64, access: u32) -> Result {
+        let access = Access::from_raw(access)?;
+        self.with_fast(pd, key, |fast| fast.register(key, virt, access))
+    }
+
+    /// Makes a region free for the next registration (IBTA 1.7, 10.6.5). EACCES: there is none of
+    /// this protection domain with this key.
+    pub(crate) fn invalidate(&self, pd: u32, key: u32) -> Result {
+        self.with_fast(pd, key, |fast| fast.invalidate(key))
+    }
+
+    /// The same for a peer that is connected to a QP of this protection domain. EACCES also if the
+    /// region is free, or no peer has a right to it.
+    pub(crate) fn invalidate_remotely(&self, pd: u32, key: u32) -> Result {
+        self.with_fast(pd, key, |fast| fast.invalidate_remotely(key))
+    }
+
     /// Accesses memory by key. EACCES: key, range, permission or protection domain do not allow it.
     pub(crate) fn access(
         &self,
@@ -335,8 +439,11 @@ impl Hca {
         purpose: Purpose,
         copy: Copy<'_>,
     ) -> Result {
-        let mr = self.mrs.get(key).ok_or(EACCES)?;
+        let mr = self.region(key)?;
         let _inside = mr.gate.enter().ok_or(EACCES)?;
+        if let Some(fast) = mr.as_fast().filter(|_| mr.is_of(pd)) {
+            return fast.access(key, addr, purpose, copy);
+        }
         match copy {
             Copy::Out(to) => mr.memory.read(mr.check(pd, addr, to.len(), purpose)?, to),
             Copy::In(from) => mr
@@ -350,8 +457,11 @@ impl Hca {
     /// towards everything that this host's processors do, too. EACCES as for
     /// [`access`](Self::access).
     pub(crate) fn atomic(&self, pd: u32, key: u32, addr: u64, op: AtomicOp) -> Result<u64> {
-        let mr = self.mrs.get(key).ok_or(EACCES)?;
+        let mr = self.region(key)?;
         let _inside = mr.gate.enter().ok_or(EACCES)?;
+        if let Some(fast) = mr.as_fast().filter(|_| mr.is_of(pd)) {
+            return fast.atomic(key, addr, op);
+        }
         let offset = mr.check(pd, addr, ATOMIC_LEN as usize, Purpose::RemoteAtomic)?;
         mr.memory.atomic(offset, |original| op.apply(original))
     }

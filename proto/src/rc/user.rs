@@ -17,7 +17,8 @@ pub mod user_flags {
 }
 
 impl Op {
-    /// The operation of an `enum ibv_wr_opcode`, which has the numbers of `enum ib_wr_opcode`.
+    /// The operation of an `enum ibv_wr_opcode`, which has the numbers of `enum ib_wr_opcode`, or
+    /// of one that only the latter has.
     /// `None`: not one of the send queue, or one that we do not have.
     pub const fn of_verbs(opcode: u32) -> Option<Self> {
         Some(match opcode {
@@ -28,7 +29,9 @@ impl Op {
             4 => Self::Read,
             5 => Self::CmpSwap,
             6 => Self::FetchAdd,
+            7 => Self::LocalInv,
             9 => Self::SendInv,
+            0x20 => Self::RegMr,
             _ => return None,
         })
     }
@@ -45,11 +48,11 @@ pub struct UserSend {
     pub num_sge: u32,
     /// Bytes that follow, if inline.
     pub inline_len: u32,
-    /// Immediate data, or the key to invalidate.
+    /// Immediate data, the key to invalidate, or the rights of a registration.
     pub imm: u32,
-    /// Remote address.
+    /// Remote address, or that of a registration's first byte.
     pub raddr: u64,
-    /// Remote key.
+    /// Remote key, or the key of a registration.
     pub rkey: u32,
     /// What to compare with, or to add.
     pub compare_add: u64,

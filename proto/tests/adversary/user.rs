@@ -38,7 +38,9 @@ pub fn send(data: &[u8]) {
             swap: 4,
         };
         let signal_all = bytes.u8() & 1 != 0;
-        let request = raw.read(signal_all, |op| reliable || !op.is_answered());
+        let request = raw.read(signal_all, |op| {
+            !op.is_local() && (reliable || !op.is_answered())
+        });
         let count = if request.inline {
             raw.inline_len
         } else {

@@ -7,7 +7,7 @@ use crate::rdma::details;
 use crate::rdma::event::CoreCq;
 use crate::rdma::queue::Owner;
 use crate::sys;
-use crate::verbs::cq::{Cq, WorkCompletion};
+use crate::verbs::cq::{Cq, Extra, WorkCompletion};
 use core::ptr::NonNull;
 use kernel::error::from_result;
 use kernel::ffi::{c_int, c_uint};
@@ -138,10 +138,18 @@ fn wc_of(done: &WorkCompletion) -> sys::ib_wc {
             sys::rdma_network_type_RDMA_NETWORK_IPV6
         } as u8;
     }
-    if let Some(imm) = done.imm {
-        wc.wc_flags |= sys::ib_wc_flags_IB_WC_WITH_IMM as c_int;
-        // SAFETY: as above.
-        unsafe { *wc.ex.imm_data.as_mut() = imm };
+    match done.extra {
+        Extra::None => {}
+        Extra::Imm(imm) => {
+            wc.wc_flags |= sys::ib_wc_flags_IB_WC_WITH_IMM as c_int;
+            // SAFETY: as above.
+            unsafe { *wc.ex.imm_data.as_mut() = imm };
+        }
+        Extra::Invalidated(key) => {
+            wc.wc_flags |= sys::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;
+            // SAFETY: as above.
+            unsafe { *wc.ex.invalidate_rkey.as_mut() = key };
+        }
     }
     wc
 }

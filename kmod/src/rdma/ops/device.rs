@@ -47,7 +47,9 @@ pub(super) unsafe extern "C" fn query_device(
             // Completions carry nanoseconds; the clock's rate is in kHz.
             timestamp_mask: u64::MAX,
             hca_core_clock: 1_000_000,
-            device_cap_flags: sys::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_RC_RNR_NAK_GEN
+            max_fast_reg_page_list_len: limits.fast_pages,
+            device_cap_flags: (sys::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_RC_RNR_NAK_GEN
+                | sys::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS)
                 as u64,
             ..Default::default()
         };

@@ -31,7 +31,10 @@ use device::{
 };
 use kernel::prelude::*;
 use kernel::sync::ArcBorrow;
-use mr::{dereg_mr, fill_res_mr_entry, get_dma_mr, reg_user_mr, reg_user_mr_dmabuf, rereg_user_mr};
+use mr::{
+    alloc_mr, dereg_mr, fill_res_mr_entry, get_dma_mr, map_mr_sg, reg_user_mr, reg_user_mr_dmabuf,
+    rereg_user_mr,
+};
 use post::{post_recv, post_send, post_srq_recv};
 use qp::{create_qp, destroy_qp, fill_res_qp_entry, modify_qp, query_qp, QpObject};
 use srq::{create_srq, destroy_srq, modify_srq, query_srq, SrqObject};
@@ -83,6 +86,8 @@ pub(super) fn table(owner: *mut sys::module, driver_id: u32) -> sys::ib_device_o
         reg_user_mr_dmabuf: Some(reg_user_mr_dmabuf),
         rereg_user_mr: Some(rereg_user_mr),
         dereg_mr: Some(dereg_mr),
+        alloc_mr: Some(alloc_mr),
+        map_mr_sg: Some(map_mr_sg),
         size_ib_ucontext: size_of::<Ucontext>(),
         size_ib_pd: size_of::<Pd>(),
         size_ib_cq: size_of::<CqObject>(),

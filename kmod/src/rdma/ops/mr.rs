@@ -6,10 +6,13 @@ use super::{hca, no_udata};
 use crate::errno::not_supported;
 use crate::rdma::details;
 use crate::rdma::memory::KernelMemory;
+use crate::rdma::page_list::PageList;
 use crate::sys;
 use crate::verbs::mr::{Access, Mr};
+use crate::verbs::LIMITS;
 use core::ptr;
-use kernel::ffi::c_int;
+use kernel::error::from_result;
+use kernel::ffi::{c_int, c_uint};
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
@@ -41,6 +44,61 @@ pub(super) unsafe extern "C" fn get_dma_mr(pd: *mut sys::ib_pd, access: c_int) -
         )?)
     };
     make().unwrap_or_else(Error::to_ptr)
+}
+
+/// EINVAL: the region may not have so many pages; EOPNOTSUPP: it is not an ordinary one.
+pub(super) unsafe extern "C" fn alloc_mr(
+    pd: *mut sys::ib_pd,
+    kind: sys::ib_mr_type,
+    pages: u32,
+) -> *mut sys::ib_mr {
+    let make = || -> Result<*mut sys::ib_mr> {
+        // SAFETY: see the common ground in `super`.
+        let (hca, pd_number) = unsafe { (hca((*pd).device), (*pd.cast::<Pd>()).number) };
+        if kind != sys::ib_mr_type_IB_MR_TYPE_MEM_REG {
+            return Err(not_supported());
+        }
+        if pages == 0 || pages > LIMITS.fast_pages {
+            return Err(EINVAL);
+        }
+        // SAFETY: only `map_mr_sg` adds pages, for which its caller promises this (ib_verbs.h).
+        let list = || unsafe { PageList::new(pages as usize) };
+        mr_object(Mr::fast(hca, pd_number, list()?, list()?)?)
+    };
+    make().unwrap_or_else(Error::to_ptr)
+}
+
+/// The DMA addresses of our device, which has no DMA, are the kernel's own (`ib_uses_virt_dma`).
+pub(super) unsafe extern "C" fn map_mr_sg(
+    mr: *mut sys::ib_mr,
+    list: *mut sys::scatterlist,
+    entries: c_int,
+    offset: *mut c_uint,
+) -> c_int {
+    // SAFETY: see the common ground in `super`; any context.
+    let region = unsafe { &(*mr.cast::<MrObject>()).mr };
+    from_result(|| {
+        // SAFETY: as above; the core has set the size.
+        let page = unsafe { (*mr).page_size } as usize;
+        region.stage(|pages| pages.begin(page))??;
+        // SAFETY: the caller gives so many entries, and perhaps an offset; `add_page` is for this.
+        let mapped = unsafe { sys::ib_sg_to_pages(mr, list, entries, offset, Some(add_page)) };
+        if mapped > 0 {
+            // SAFETY: as above; the core has set them.
+            let (first, length) = unsafe { ((*mr).iova, (*mr).length) };
+            region.stage(|pages| pages.end(first, length))??;
+        }
+        Ok(mapped)
+    })
+}
+
+unsafe extern "C" fn add_page(mr: *mut sys::ib_mr, address: u64) -> c_int {
+    // SAFETY: the region for which `map_mr_sg` asks the core for pages.
+    let region = unsafe { &(*mr.cast::<MrObject>()).mr };
+    from_result(|| {
+        region.stage(|pages| pages.push(address as usize))??;
+        Ok(0)
+    })
 }
 
 /// The core's object of a region.

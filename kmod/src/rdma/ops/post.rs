@@ -73,6 +73,24 @@ unsafe fn send_entry(wr: *const sys::ib_send_wr, kind: QpKind) -> Result<SendEnt
             entry.compare_add = atomic.compare_add;
             entry.swap = atomic.swap;
         }
+        sys::ib_wr_opcode_IB_WR_REG_MR => {
+            // SAFETY: this opcode comes in a `struct ib_reg_wr`, likewise; the region is alive while
+            // it is posted. Its address may have been changed after the pages were put in.
+            let (registration, place) = unsafe {
+                let registration = &*wr.cast::<sys::ib_reg_wr>();
+                (
+                    registration,
+                    NonNull::new(registration.mr).ok_or(EINVAL)?.as_ref(),
+                )
+            };
+            // Of another region the number would be another one.
+            if registration.key >> 8 != place.rkey >> 8 {
+                return Err(EINVAL);
+            }
+            entry.raddr = place.iova;
+            entry.rkey = registration.key;
+            entry.imm = registration.access as u32;
+        }
         _ if kind.is_datagram() => {
             // SAFETY: requests for such QPs come in a `struct ib_ud_wr`, likewise; the handle is
             // alive while it is posted.

@@ -8,7 +8,7 @@ use crate::proto::frame::Header;
 use crate::proto::rc::{Next, Status, SEND_EXT_LEN};
 use crate::proto::ud::{ipv4_of, Datagram, GRH_LEN, UD_MTU};
 use crate::thunderbolt::os::now_us;
-use crate::verbs::cq::{RouteHeader, WcOpcode, WcStatus, WorkCompletion};
+use crate::verbs::cq::{Extra, RouteHeader, WcOpcode, WcStatus, WorkCompletion};
 use kernel::prelude::*;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
@@ -161,7 +161,7 @@ impl Qp {
                 qp: self.core,
                 qpn: self.number,
                 src_qp: datagram.sqpn,
-                imm: datagram.imm,
+                extra: Extra::imm(datagram.imm),
                 route: Some(RouteHeader {
                     mac: peer.mac(),
                     ipv4: matches!(both, (Some(_), Some(_))),

@@ -18,7 +18,7 @@ mod transmit;
 
 pub(crate) use modify::{QpAttributes, QpMask, QpState};
 
-use super::cq::{Cq, Wake, WcOpcode, WcStatus, WorkCompletion};
+use super::cq::{Cq, Extra, Wake, WcOpcode, WcStatus, WorkCompletion};
 use super::poster::Poster;
 use super::srq::Srq;
 use super::{acks, Hca, LIMITS};
@@ -609,7 +609,7 @@ impl Qp {
         loop {
             self.complete_sends(inner, wakes);
             // What a user's process has posted and nobody has looked at yet.
-            if !Self::take_sends(inner, self.signal_all, self.kind) {
+            if !self.take_sends(inner) {
                 break;
             }
         }
@@ -621,7 +621,7 @@ impl Qp {
                 WcStatus::Flushed,
                 WcOpcode::Recv,
                 0,
-                None,
+                Extra::None,
                 false,
             );
         }
@@ -651,7 +651,7 @@ impl Qp {
                     qp: self.core,
                     qpn: self.number,
                     src_qp: inner.attributes.dest_qpn,
-                    imm: None,
+                    extra: Extra::None,
                     route: None,
                 },
                 false,
@@ -697,7 +697,7 @@ impl Qp {
         status: WcStatus,
         opcode: WcOpcode,
         byte_len: u32,
-        imm: Option<u32>,
+        extra: Extra,
         solicited: bool,
     ) {
         let Some(wr_id) = inner.receives.finish() else {
@@ -713,7 +713,7 @@ impl Qp {
                 qp: self.core,
                 qpn: self.number,
                 src_qp: inner.attributes.dest_qpn,
-                imm,
+                extra,
                 route: None,
             },
             solicited,

@@ -2,7 +2,7 @@
 //! Work requests come in.
 
 use super::queues::SendInfo;
-use super::{Inner, Qp, QpKind, QpState, Wakes, LOOK};
+use super::{Inner, Qp, QpState, Wakes, LOOK};
 use crate::proto::rc::{user_flags, Op, PostError, Status, UserSend, MAX_MESSAGE};
 use crate::rdma::Sge;
 use crate::sys;
@@ -48,6 +48,12 @@ fn total(sges: &[Sge]) -> u64 {
 }
 
 impl Qp {
+    /// The operation is for QPs of this type, and for this consumer: regions whose pages a work
+    /// request puts in are the kernel's only.
+    fn allows_op(&self, op: Op) -> bool {
+        self.kind.allows(op) && !(self.user && op.is_local())
+    }
+
     /// Takes a send of a consumer in the kernel; any context. `request` is as a user's process would
     /// write it, but for the counts of elements and of inline bytes, which are set here. `copy`
     /// fetches inline data: (address, destination).
@@ -66,7 +72,10 @@ impl Qp {
         let op = Op::of_verbs(request.opcode.into()).ok_or(EINVAL)?;
         let len = total(sges);
         let inline = request.flags & send_flags::INLINE != 0 && !op.is_answered();
-        if !self.kind.allows(op)
+        if op.is_local() && !sges.is_empty() {
+            return Err(EINVAL);
+        }
+        if !self.allows_op(op)
             || !self.state().can_post_send()
             || len > u64::from(MAX_MESSAGE)
             || inline && len > u64::from(self.caps.inline)
@@ -109,7 +118,7 @@ impl Qp {
 
     /// Takes over a request that the consumer has put into its queue. `false`: there is none, or no
     /// room for it now.
-    pub(super) fn take_sends(inner: &mut Inner, signal_all: bool, kind: QpKind) -> bool {
+    pub(super) fn take_sends(&self, inner: &mut Inner) -> bool {
         if inner.requester.outstanding() as usize >= inner.sends.wqes.len() {
             return false;
         }
@@ -128,7 +137,7 @@ impl Qp {
             compare_add: entry.compare_add,
             swap: entry.swap,
         }
-        .read(signal_all, |op| kind.allows(op));
+        .read(self.signal_all, |op| self.allows_op(op));
         let (inline, count) = (request.inline, request.count as usize);
         // Where the next message goes, as `post` will say.
         let slot = inner.sends.slot(inner.requester.tail());
@@ -237,6 +246,14 @@ const _: () = {
             && matches!(
                 Op::of_verbs(sys::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD),
                 Some(Op::FetchAdd)
+            )
+            && matches!(
+                Op::of_verbs(sys::ib_wr_opcode_IB_WR_LOCAL_INV),
+                Some(Op::LocalInv)
+            )
+            && matches!(
+                Op::of_verbs(sys::ib_wr_opcode_IB_WR_REG_MR),
+                Some(Op::RegMr)
             )
     );
     assert!(

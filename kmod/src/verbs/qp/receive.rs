@@ -11,7 +11,7 @@ use crate::rdma::event::QpEvent;
 use crate::sys;
 use crate::thunderbolt::os::now_us;
 use crate::verbs::acks;
-use crate::verbs::cq::{WcOpcode, WcStatus};
+use crate::verbs::cq::{Extra, WcOpcode, WcStatus};
 use crate::verbs::mr::{Copy, Purpose};
 use kernel::prelude::*;
 use kernel::sync::Arc;
@@ -97,14 +97,14 @@ impl Qp {
                         WcStatus::LocalLength => NakCode::InvalidRequest,
                         _ => NakCode::RemoteOperational,
                     };
-                    self.complete_receive(inner, wakes, status, WcOpcode::Recv, 0, None, false);
+                    self.receive_failed(inner, wakes, status);
                     inner.responder.refuse(code);
                     return;
                 }
-                // No region of this device can be invalidated by a peer.
-                if inner.responder.invalidates(frame).is_some() {
-                    let failed = WcStatus::LocalProtection;
-                    self.complete_receive(inner, wakes, failed, WcOpcode::Recv, 0, None, false);
+                let key = inner.responder.invalidates(frame);
+                if key.is_some_and(|key| self.hca.invalidate_remotely(self.pd, key).is_err()) {
+                    self.receive_failed(inner, wakes, WcStatus::LocalProtection);
+                    self.tell_access(wakes);
                     inner.responder.refuse(NakCode::RemoteAccess);
                     return;
                 }
@@ -154,6 +154,12 @@ impl Qp {
         }
     }
 
+    /// The receive in use ends, and the QP with it.
+    fn receive_failed(&self, inner: &mut Inner, wakes: &mut Wakes, status: WcStatus) {
+        let nothing = Extra::None;
+        self.complete_receive(inner, wakes, status, WcOpcode::Recv, 0, nothing, false);
+    }
+
     /// A peer asks for what it may not, which ends a reliable QP.
     fn tell_access(&self, wakes: &mut Wakes) {
         if self.kind == QpKind::Rc {
@@ -200,9 +206,9 @@ impl Qp {
         if let Placed::Receive {
             total,
             imm,
+            inv,
             write,
             solicited,
-            ..
         } = inner.responder.placed(frame)
         {
             let opcode = if write {
@@ -210,8 +216,9 @@ impl Qp {
             } else {
                 WcOpcode::Recv
             };
+            let extra = inv.map_or(Extra::imm(imm), Extra::Invalidated);
             let done = WcStatus::Success;
-            self.complete_receive(inner, wakes, done, opcode, total, imm, solicited);
+            self.complete_receive(inner, wakes, done, opcode, total, extra, solicited);
         }
     }
 

@@ -5,7 +5,7 @@ use super::queues::Sends;
 use super::{Inner, Qp, QpKind, QpState, Wakes};
 use crate::link::{Peer, TxError};
 use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN, RIDER_LEN};
-use crate::proto::rc::{Ext, NakCode, Next, Response, Status};
+use crate::proto::rc::{Ext, NakCode, Next, Op, Response, Status, Wqe};
 use crate::thunderbolt::os::now_us;
 use crate::verbs::mr::{Copy, Purpose};
 use kernel::prelude::*;
@@ -71,9 +71,7 @@ impl Qp {
             match sent {
                 Sent::GoOn => {}
                 // What a user's process has posted meanwhile.
-                Sent::Nothing
-                    if inner.state == QpState::Rts
-                        && Self::take_sends(inner, self.signal_all, self.kind) => {}
+                Sent::Nothing if inner.state == QpState::Rts && self.take_sends(inner) => {}
                 Sent::Nothing => return None,
                 Sent::Later(at) => return Some(at),
                 Sent::Full => {
@@ -175,9 +173,10 @@ impl Qp {
             Next::Frame(segment) => segment,
             Next::Idle => return Sent::Nothing,
             Next::Local(msn) => {
-                // None is posted yet: see `Op::of_verbs`.
-                let status = Status::LocalOperation;
-                inner.requester.local_done(&mut inner.sends.wqes, msn, status);
+                let wqe = inner.sends.wqes.get(inner.sends.slot(msn));
+                let status = wqe.map_or(Status::LocalOperation, |wqe| self.execute_local(wqe));
+                let wqes = &mut inner.sends.wqes;
+                inner.requester.local_done(wqes, msn, status);
                 self.complete_sends(inner, wakes);
                 return Sent::GoOn;
             }
@@ -227,6 +226,18 @@ impl Qp {
                 Sent::GoOn
             }
         }
+    }
+
+    /// Executes a local operation; only consumers in the kernel have any.
+    fn execute_local(&self, wqe: &Wqe) -> Status {
+        let done = match wqe.op {
+            Op::RegMr => self
+                .hca
+                .register_fast(self.pd, wqe.rkey, wqe.raddr, wqe.imm),
+            Op::LocalInv => self.hca.invalidate(self.pd, wqe.imm),
+            _ => Err(EINVAL),
+        };
+        done.map_or(Status::MwBind, |()| Status::Success)
     }
 
     pub(super) fn fill(&self, sends: &Sends, slot: usize, offset: usize, to: &mut [u8]) -> Result {
