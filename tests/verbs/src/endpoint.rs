@@ -55,6 +55,8 @@ pub struct Send {
     pub from: (usize, usize, usize),
     pub imm: u32,
     pub remote: (u64, u32),
+    /// What FETCH_ADD adds.
+    pub add: u64,
 }
 
 /// A completion.
@@ -253,17 +255,23 @@ impl Endpoint {
         let mut requests: Vec<SendWr> = sends
             .iter()
             .zip(&mut sges)
-            .map(|(send, sge)| SendWr {
-                wr_id: send.id,
-                next: ptr::null_mut(),
-                sg_list: sge,
-                num_sge: 1,
-                opcode: send.opcode,
-                send_flags: ffi::SEND_SIGNALED,
-                imm_data: send.imm,
-                remote_addr: send.remote.0,
-                rkey: send.remote.1,
-                rest: [0; 76],
+            .map(|(send, sge)| {
+                let mut request = SendWr {
+                    wr_id: send.id,
+                    next: ptr::null_mut(),
+                    sg_list: sge,
+                    num_sge: 1,
+                    opcode: send.opcode,
+                    send_flags: ffi::SEND_SIGNALED,
+                    imm_data: send.imm,
+                    remote_addr: send.remote.0,
+                    rkey: send.remote.1,
+                    rest: [0; 76],
+                };
+                if send.opcode == ffi::WR_FETCH_ADD {
+                    request.make_atomic(send.add, send.remote.1);
+                }
+                request
             })
             .collect();
         for i in 1..requests.len() {

@@ -159,6 +159,17 @@ pub struct SendWr {
     pub rest: [u8; 76],
 }
 
+impl SendWr {
+    /// `wr.atomic` of the union: the operand is where `wr.rdma` has the key, the key comes after
+    /// the operand for swapping.
+    pub fn make_atomic(&mut self, operand: u64, rkey: u32) {
+        let [low, high] = [operand as u32, (operand >> 32) as u32];
+        self.rkey = low;
+        self.rest[..4].copy_from_slice(&high.to_ne_bytes());
+        self.rest[12..16].copy_from_slice(&rkey.to_ne_bytes());
+    }
+}
+
 /// `struct ibv_recv_wr`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -285,6 +296,7 @@ pub const WR_WRITE_IMM: c_uint = 1;
 pub const WR_SEND: c_uint = 2;
 pub const WR_SEND_IMM: c_uint = 3;
 pub const WR_READ: c_uint = 4;
+pub const WR_FETCH_ADD: c_uint = 6;
 pub const SEND_SIGNALED: c_uint = 2;
 pub const WC_WITH_IMM: c_uint = 2;
 /// Completion opcodes of receives have this bit.
@@ -303,8 +315,8 @@ pub const MASK_SQD_NOTIFY: c_int = 4;
 pub const MASK_INIT: c_int = 57;
 pub const MASK_RTR: c_int = 1_216_897;
 pub const MASK_RTS: c_int = 77_313;
-/// Local write, remote write, remote read.
-pub const ACCESS_ALL: c_int = 1 | 2 | 4;
+/// Local write, remote write, remote read, remote atomics.
+pub const ACCESS_ALL: c_int = 1 | 2 | 4 | 8;
 
 macro_rules! library {
     ($($field:ident: fn($($arg:ty),*) -> $ret:ty = $name:literal;)*) => {

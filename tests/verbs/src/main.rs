@@ -43,7 +43,7 @@ struct Arguments {
     /// The server sends as well (send and write).
     #[arg(long)]
     both: bool,
-    /// Bytes of a message.
+    /// Bytes of a message; 8 for atomics.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
     size: u32,
     /// Messages.
@@ -75,6 +75,16 @@ enum Mode {
     Write,
     /// RDMA READ by the client.
     Read,
+    /// FETCH_ADD by the client of 64-bit numbers, one for each message under way. What it reads, and
+    /// what the server has in the end, tell whether each was executed once and in its turn.
+    Atomic,
+}
+
+impl Mode {
+    /// The server's program has no part in it.
+    fn is_one_sided(self) -> bool {
+        matches!(self, Mode::Read | Mode::Atomic)
+    }
 }
 
 fn main() -> ExitCode {
@@ -99,9 +109,12 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     let plan = traffic::Plan {
         mode: arguments.mode,
-        sends: !is_server || (arguments.both && arguments.mode != Mode::Read),
-        receives: is_server || (arguments.both && arguments.mode != Mode::Read),
-        size: arguments.size as usize,
+        sends: !is_server || (arguments.both && !arguments.mode.is_one_sided()),
+        receives: is_server || (arguments.both && !arguments.mode.is_one_sided()),
+        size: match arguments.mode {
+            Mode::Atomic => 8,
+            _ => arguments.size as usize,
+        },
         count: arguments.count,
         depth: arguments.depth as usize,
         seed: arguments.seed,

@@ -28,6 +28,18 @@ pub struct Plan {
     pub expect_error: Option<Duration>,
 }
 
+/// The numbers that atomics work on.
+mod atomic {
+    /// What each adds: carries go through all bytes.
+    pub const STEP: u64 = 0x0101_0101_0101_0101;
+
+    /// The number in `slot` after so many additions.
+    pub fn number(seed: u64, slot: u64, additions: u64) -> u64 {
+        let first = (seed << 32) ^ slot.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        first.wrapping_add(STEP.wrapping_mul(additions))
+    }
+}
+
 /// What came of it.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -82,8 +94,16 @@ pub fn run(plan: &Plan, device: &str, gid_index: u8, mut side: Side) -> Result<R
             pattern.fill(endpoint.memories[OUT].part_mut(slot * plan.size, plan.size));
         }
     }
+    if plan.mode == Mode::Atomic {
+        for slot in 0..plan.depth {
+            let number = atomic::number(plan.seed, slot as u64, 0);
+            endpoint.memories[OUT]
+                .part_mut(slot * 8, 8)
+                .copy_from_slice(&number.to_ne_bytes());
+        }
+    }
     let (qpn, gid) = endpoint.identity();
-    let data = if plan.mode == Mode::Read { OUT } else { IN };
+    let data = if plan.mode.is_one_sided() { OUT } else { IN };
     let facts = Facts {
         qpn,
         gid,
@@ -117,7 +137,7 @@ pub fn run(plan: &Plan, device: &str, gid_index: u8, mut side: Side) -> Result<R
         telling: false,
         progress: start,
     };
-    if plan.receives && plan.mode != Mode::Read {
+    if plan.receives && !plan.mode.is_one_sided() {
         transfer
             .post_receives(0..plan.depth as u64)
             .context("cannot post receives")?;
@@ -161,7 +181,7 @@ impl Transfer<'_> {
     fn finished(&self) -> bool {
         let plan = self.plan;
         let sent = !plan.sends || self.sent == plan.count;
-        let received = !plan.receives || plan.mode == Mode::Read || self.received == plan.count;
+        let received = !plan.receives || plan.mode.is_one_sided() || self.received == plan.count;
         sent && received && !self.telling
     }
 
@@ -196,7 +216,31 @@ impl Transfer<'_> {
         // The one who only answers keeps its memory until the other has what it wants.
         side.set_patience(self.plan.stall_limit.max(Duration::from_secs(1800)))?;
         side.tell(&"done")?;
-        side.hear::<String>().map(drop)
+        side.hear::<String>()?;
+        if self.plan.mode == Mode::Atomic && self.plan.receives {
+            self.compare_totals()?;
+        }
+        Ok(())
+    }
+
+    /// Every FETCH_ADD of the other end was executed once.
+    fn compare_totals(&self) -> Result<()> {
+        let depth = self.plan.depth as u64;
+        for slot in 0..depth {
+            // Messages `slot`, `slot + depth` and so on, below `count`.
+            let rounds = (self.plan.count + depth - 1 - slot) / depth;
+            let expected = atomic::number(self.plan.seed, slot, rounds);
+            self.compare_number(OUT, self.slot(slot), expected)
+                .with_context(|| format!("number {slot} after {rounds} additions"))?;
+        }
+        Ok(())
+    }
+
+    fn compare_number(&self, memory: usize, at: usize, expected: u64) -> Result<()> {
+        let bytes = self.endpoint.memories[memory].part(at, 8);
+        let found = u64::from_ne_bytes(bytes.try_into()?);
+        ensure!(found == expected, "it is {found:#x}, not {expected:#x}");
+        Ok(())
     }
 
     /// How long to sleep without a completion. That the other end has taken messages gives none.
@@ -215,7 +259,7 @@ impl Transfer<'_> {
         let depth = self.plan.depth as u64;
         match self.plan.mode {
             // Own slots are free when their send is done; receives wait at the other end.
-            Mode::Send | Mode::Read => self.sent + depth,
+            Mode::Send | Mode::Read | Mode::Atomic => self.sent + depth,
             Mode::Write => {
                 let taken = self.endpoint.memories[TAKEN_OF_OURS].counter();
                 (taken + depth).min(self.sent + depth)
@@ -237,8 +281,9 @@ impl Transfer<'_> {
                 Mode::Send => (ffi::WR_SEND_IMM, OUT),
                 Mode::Write => (ffi::WR_WRITE_IMM, OUT),
                 Mode::Read => (ffi::WR_READ, IN),
+                Mode::Atomic => (ffi::WR_FETCH_ADD, IN),
             };
-            if self.plan.mode == Mode::Read {
+            if self.plan.mode.is_one_sided() {
                 self.endpoint.memories[IN].part_mut(at, size).fill(0);
             } else {
                 let pattern = Pattern::new(self.plan.seed, self.plan.our_stream, number);
@@ -250,6 +295,7 @@ impl Transfer<'_> {
                 from: (memory, at, size),
                 imm: number as u32,
                 remote: (self.peer.data_addr + at as u64, self.peer.data_key),
+                add: atomic::STEP,
             });
             self.posted += 1;
             if batch.len() == 64 {
@@ -290,6 +336,12 @@ impl Transfer<'_> {
             if plan.mode == Mode::Read {
                 let slot = done.id % plan.depth as u64;
                 self.compare(done.id, Pattern::new(plan.seed, 2, slot))?;
+            }
+            if plan.mode == Mode::Atomic {
+                let depth = plan.depth as u64;
+                let expected = atomic::number(plan.seed, done.id % depth, done.id / depth);
+                self.compare_number(IN, self.slot(done.id), expected)
+                    .with_context(|| format!("what atomic {} has found", done.id))?;
             }
             self.sent += 1;
             return Ok(());
@@ -346,6 +398,7 @@ impl Transfer<'_> {
             from: (TAKEN_BY_US, 0, 8),
             imm: 0,
             remote: (self.peer.credit_addr, self.peer.credit_key),
+            add: 0,
         }])
     }
 }
