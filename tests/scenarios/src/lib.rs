@@ -14,6 +14,7 @@ mod network;
 mod own;
 mod perftest;
 mod pingpong;
+mod programs;
 mod reload;
 pub mod stock;
 mod tbnet;
@@ -35,7 +36,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 17] = [
+pub const SCENARIOS: [Scenario; 18] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -55,6 +56,10 @@ pub const SCENARIOS: [Scenario; 17] = [
     Scenario {
         name: "lab-cm",
         run: verbs::connection_manager,
+    },
+    Scenario {
+        name: "lab-programs",
+        run: programs::run,
     },
     Scenario {
         name: "lab-loss",
