@@ -19,6 +19,7 @@ mod reload;
 pub mod stock;
 mod tbnet;
 mod topology;
+mod ulp;
 mod unplug;
 mod verbs;
 
@@ -36,7 +37,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 18] = [
+pub const SCENARIOS: [Scenario; 19] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -76,6 +77,10 @@ pub const SCENARIOS: [Scenario; 18] = [
     Scenario {
         name: "lab-reload",
         run: reload::run,
+    },
+    Scenario {
+        name: "lab-ulp",
+        run: ulp::run,
     },
     Scenario {
         name: "fabric-tbnet",
