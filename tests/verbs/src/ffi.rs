@@ -252,7 +252,7 @@ pub struct QpAttr {
 
 /// `struct ibv_ah_attr` with its `ibv_global_route`.
 #[repr(C, align(8))]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AhAttr {
     pub dgid: [u8; 16],
     pub flow_label: u32,
@@ -305,11 +305,14 @@ pub const QPT_RC: c_uint = 2;
 pub const QPT_UC: c_uint = 3;
 pub const QPT_UD: c_uint = 4;
 pub const MTU_4096: c_uint = 5;
+pub const STATE_RESET: c_uint = 0;
 pub const STATE_INIT: c_uint = 1;
 pub const STATE_RTR: c_uint = 2;
 pub const STATE_RTS: c_uint = 3;
 pub const STATE_SQD: c_uint = 4;
 pub const STATE_ERR: c_uint = 6;
+/// Every attribute that can be asked for.
+pub const MASK_ALL: c_int = 0x1f_ffff;
 pub const MASK_STATE: c_int = 1;
 pub const MASK_SQD_NOTIFY: c_int = 4;
 pub const MASK_INIT: c_int = 57;

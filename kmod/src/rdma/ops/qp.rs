@@ -10,7 +10,7 @@ use crate::rdma::details;
 use crate::rdma::event::CoreQp;
 use crate::rdma::queue::Owner;
 use crate::sys;
-use crate::verbs::qp::{Qp, QpAttributes, QpCaps, QpKind, QpMask, QpNew, QpState};
+use crate::verbs::qp::{Path, Qp, QpAttributes, QpCaps, QpKind, QpMask, QpNew, QpState};
 use core::ptr::NonNull;
 use kernel::error::from_result;
 use kernel::ffi::c_int;
@@ -113,6 +113,54 @@ pub(super) unsafe extern "C" fn create_qp(
     })
 }
 
+/// EINVAL: an address that is none of RoCE.
+fn path_of(attr: &sys::rdma_ah_attr) -> Result<Path> {
+    if attr.type_ != sys::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
+        return Err(EINVAL);
+    }
+    // SAFETY: the type says that the RoCE member is the valid one; GIDs are bytes.
+    let (mac, dgid) = unsafe {
+        (
+            attr.__bindgen_anon_1.roce.as_ref().dmac,
+            *attr.grh.dgid.raw.as_ref(),
+        )
+    };
+    Ok(Path {
+        mac,
+        dgid,
+        sgid_index: attr.grh.sgid_index,
+        flow_label: attr.grh.flow_label,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        sl: attr.sl,
+        static_rate: attr.static_rate,
+    })
+}
+
+fn address_of(path: &Path) -> sys::rdma_ah_attr {
+    let mut attr = sys::rdma_ah_attr {
+        grh: sys::ib_global_route {
+            flow_label: path.flow_label,
+            sgid_index: path.sgid_index,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            ..Default::default()
+        },
+        sl: path.sl,
+        static_rate: path.static_rate,
+        port_num: 1,
+        ah_flags: sys::ib_ah_flags_IB_AH_GRH as u8,
+        type_: sys::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE,
+        ..Default::default()
+    };
+    // SAFETY: plain bytes; the type says that the RoCE member is the valid one.
+    unsafe {
+        *attr.grh.dgid.raw.as_mut() = path.dgid;
+        attr.__bindgen_anon_1.roce.as_mut().dmac = path.mac;
+    }
+    attr
+}
+
 pub(super) unsafe extern "C" fn modify_qp(
     qp: *mut sys::ib_qp,
     attr: *mut sys::ib_qp_attr,
@@ -136,15 +184,9 @@ pub(super) unsafe extern "C" fn modify_qp(
         let assumed = given(sys::ib_qp_attr_mask_IB_QP_CUR_STATE)
             .then(|| QpState::from_raw(attr.cur_qp_state).ok_or(EINVAL))
             .transpose()?;
-        let mac = if given(sys::ib_qp_attr_mask_IB_QP_AV) {
-            if attr.ah_attr.type_ != sys::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
-                return Err(EINVAL);
-            }
-            // SAFETY: the type says that the RoCE member is the valid one.
-            Some(unsafe { attr.ah_attr.__bindgen_anon_1.roce.as_ref().dmac })
-        } else {
-            None
-        };
+        let path = given(sys::ib_qp_attr_mask_IB_QP_AV)
+            .then(|| path_of(&attr.ah_attr))
+            .transpose()?;
         let kind = queue.kind().raw();
         let allowed = |from: QpState, to: QpState| {
             // SAFETY: plain values.
@@ -163,7 +205,7 @@ pub(super) unsafe extern "C" fn modify_qp(
             assumed,
             tell_drained: given(sys::ib_qp_attr_mask_IB_QP_EN_SQD_ASYNC_NOTIFY)
                 && attr.en_sqd_async_notify != 0,
-            mac,
+            path,
             access: some(
                 sys::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS,
                 attr.qp_access_flags as u32,
@@ -201,26 +243,41 @@ pub(super) unsafe extern "C" fn query_qp(
     init: *mut sys::ib_qp_init_attr,
 ) -> c_int {
     // SAFETY: see the common ground in `super`.
-    let (queue, attr, init) = unsafe { (qp_of(qp), &mut *attr, &mut *init) };
+    let (queue, attr, init, ib) = unsafe { (qp_of(qp), &mut *attr, &mut *init, &*qp) };
     let (state, now): (QpState, QpAttributes) = queue.query();
     let caps = queue.caps();
-    attr.qp_state = state as sys::ib_qp_state;
-    attr.cur_qp_state = state as sys::ib_qp_state;
-    attr.path_mtu = now.path_mtu;
-    attr.path_mig_state = sys::ib_mig_state_IB_MIG_MIGRATED;
-    attr.rq_psn = now.rq_psn;
-    attr.sq_psn = now.sq_psn;
-    attr.dest_qp_num = now.dest_qpn;
-    attr.qkey = now.qkey;
-    attr.qp_access_flags = now.access as c_int;
-    attr.max_rd_atomic = now.max_rd_atomic as u8;
-    attr.max_dest_rd_atomic = now.max_dest_rd_atomic as u8;
-    attr.min_rnr_timer = now.min_rnr_timer as u8;
-    attr.port_num = 1;
-    attr.sq_draining = queue.is_draining().into();
-    attr.timeout = now.timeout as u8;
-    attr.retry_cnt = now.retry_cnt as u8;
-    attr.rnr_retry = now.rnr_retry as u8;
+    // Programs see all of it, and the core does not clear it.
+    *attr = sys::ib_qp_attr {
+        qp_state: state as sys::ib_qp_state,
+        cur_qp_state: state as sys::ib_qp_state,
+        path_mtu: now.path_mtu,
+        path_mig_state: sys::ib_mig_state_IB_MIG_MIGRATED,
+        rq_psn: now.rq_psn,
+        sq_psn: now.sq_psn,
+        dest_qp_num: now.dest_qpn,
+        qkey: now.qkey,
+        qp_access_flags: now.access as c_int,
+        max_rd_atomic: now.max_rd_atomic as u8,
+        max_dest_rd_atomic: now.max_dest_rd_atomic as u8,
+        min_rnr_timer: now.min_rnr_timer as u8,
+        port_num: 1,
+        sq_draining: queue.is_draining().into(),
+        timeout: now.timeout as u8,
+        retry_cnt: now.retry_cnt as u8,
+        rnr_retry: now.rnr_retry as u8,
+        ah_attr: now.path.as_ref().map(address_of).unwrap_or_default(),
+        ..Default::default()
+    };
+    *init = sys::ib_qp_init_attr {
+        event_handler: ib.event_handler,
+        qp_context: ib.qp_context,
+        send_cq: ib.send_cq,
+        recv_cq: ib.recv_cq,
+        srq: ib.srq,
+        qp_type: ib.qp_type,
+        port_num: 1,
+        ..Default::default()
+    };
     set_caps(&mut attr.cap, &caps);
     set_caps(&mut init.cap, &caps);
     init.sq_sig_type = if queue.signals_all() {

@@ -16,7 +16,7 @@ mod queues;
 mod receive;
 mod transmit;
 
-pub(crate) use modify::{QpAttributes, QpMask, QpState};
+pub(crate) use modify::{Path, QpAttributes, QpMask, QpState};
 
 use super::cq::{Cq, Extra, Wake, WcOpcode, WcStatus, WorkCompletion};
 use super::poster::Poster;

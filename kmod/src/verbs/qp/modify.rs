@@ -4,6 +4,7 @@
 use super::{Qp, QpKind, Wakes, NO_PEER};
 use crate::errno::unreachable_host;
 use crate::proto::rc::{Config, Requester, Responder};
+use crate::proto::ud::Gid;
 use crate::sys;
 use kernel::prelude::*;
 use kernel::sync::atomic::Relaxed;
@@ -45,6 +46,21 @@ impl QpState {
     }
 }
 
+/// The path of a connected QP as it was given (IBTA 1.7, 11.2.5.2, "primary address path"). The MAC
+/// address says which peer that is; the rest is kept to be told again.
+#[derive(Clone, Copy)]
+pub(crate) struct Path {
+    /// MAC address of the peer.
+    pub(crate) mac: [u8; 6],
+    pub(crate) dgid: Gid,
+    pub(crate) sgid_index: u8,
+    pub(crate) flow_label: u32,
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) sl: u8,
+    pub(crate) static_rate: u8,
+}
+
 /// Attributes that a QP keeps; names, units and ranges are those of `struct ib_qp_attr`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpAttributes {
@@ -60,6 +76,8 @@ pub(crate) struct QpAttributes {
     pub(crate) timeout: u32,
     pub(crate) retry_cnt: u32,
     pub(crate) rnr_retry: u32,
+    /// None before there was one, and in RESET.
+    pub(crate) path: Option<Path>,
 }
 
 /// The least time that a peer's QP may take to become ready, whatever `timeout` says: connection
@@ -95,8 +113,7 @@ pub(crate) struct QpMask {
     pub(crate) assumed: Option<QpState>,
     /// With a change to SQD: an event is wanted when the send queue is drained.
     pub(crate) tell_drained: bool,
-    /// MAC address of the peer.
-    pub(crate) mac: Option<[u8; 6]>,
+    pub(crate) path: Option<Path>,
     pub(crate) access: Option<u32>,
     pub(crate) qkey: Option<u32>,
     pub(crate) dest_qpn: Option<u32>,
@@ -124,6 +141,7 @@ fn set(place: &mut u32, value: Option<u32>, most: u32) -> Result {
 impl QpMask {
     fn apply(&self, to: &mut QpAttributes) -> Result {
         let reads = super::LIMITS.reads;
+        to.path = self.path.or(to.path);
         set(&mut to.access, self.access, u32::MAX)?;
         set(&mut to.qkey, self.qkey, u32::MAX)?;
         set(&mut to.dest_qpn, self.dest_qpn, 0xff_ffff)?;
@@ -150,11 +168,11 @@ impl Qp {
     ) -> Result {
         let this: Arc<Self> = self.into();
         let _inside = this.gate.enter().ok_or(EINVAL)?;
-        let peer = match &wanted.mac {
+        let peer = match &wanted.path {
             None => None,
             // Datagrams have addresses of their own.
             Some(_) if this.kind.is_datagram() => None,
-            Some(mac) => {
+            Some(Path { mac, .. }) => {
                 let found = this.hca.links().and_then(|links| links.peer_by_mac(mac));
                 Some(
                     found
@@ -199,6 +217,7 @@ impl Qp {
                     inner.responder = attributes.responder(this.kind);
                     inner.sends.reset();
                     inner.receives.reset();
+                    inner.attributes.path = None;
                     inner.peer = None;
                     this.peer.store(NO_PEER, Relaxed);
                     this.set_state(&mut inner, to);

@@ -501,6 +501,19 @@ impl<'d> Qp<'d> {
         Ok(())
     }
 
+    /// All attributes.
+    pub fn query(&self) -> Result<QpAttr> {
+        let mut attr = QpAttr::default();
+        // SAFETY: numbers and pointers, for which zeros are values.
+        let mut init = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let failed = unsafe {
+            (self.device.library.query_qp)(self.raw, &mut attr, ffi::MASK_ALL, &mut init)
+        };
+        ensure!(failed == 0, "query_qp: errno {failed}");
+        Ok(attr)
+    }
+
     pub fn init(&self) -> Result<()> {
         let attr = QpAttr {
             qp_state: ffi::STATE_INIT,

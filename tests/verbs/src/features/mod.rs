@@ -2,6 +2,7 @@
 
 mod events;
 mod kit;
+mod paths;
 mod posting;
 mod queues;
 mod regions;
@@ -11,10 +12,12 @@ use kit::Device;
 
 type Check = fn(&Device) -> Result<()>;
 
-const CHECKS: [(&str, Check); 14] = [
+const CHECKS: [(&str, Check); 16] = [
     ("extended sends", posting::extended_sends),
     ("extended datagrams", posting::extended_datagrams),
     ("extended limits", posting::limits),
+    ("path told", paths::told),
+    ("connect again", paths::again),
     ("cq resize", queues::resize),
     ("cq resize under traffic", queues::resize_under_traffic),
     ("rereg rights", regions::rights),
