@@ -162,6 +162,22 @@ fn unit_a_refusal_that_names_a_registration_means_what_follows() {
     assert_eq!(queue.ended(), ended);
 }
 
+/// Each of these numbers is up to 2^31 before what was sent. Whoever counts up from there does not come to an end.
+#[test]
+fn unit_a_refusal_of_what_was_never_sent_is_not_looked_for() {
+    // As many as there is room for.
+    let ops = [(Op::RegMr, false); 8];
+    let mut queue = Queue::new(&ops);
+    for msn in 0..8 {
+        assert_eq!(queue.next(), Next::Local(msn));
+        queue.done(msn, Status::Success);
+    }
+    let nak = Syndrome::Nak(NakCode::RemoteAccess);
+    for far in 0..1000 {
+        assert!(!queue.hear(0x8000_1000 + far, nak));
+    }
+}
+
 #[test]
 fn unit_an_invalidation_waits_for_what_is_before_a_registration() {
     let entries = [Op::Send, Op::RegMr, Op::LocalInv, Op::Send].map(|op| (op, false));

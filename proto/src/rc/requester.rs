@@ -336,9 +336,13 @@ impl Requester {
                 self.fail(oldest, Status::RetryExceeded);
             }
             Syndrome::Nak(code) => {
-                // The responder does not know which of the numbers that it expects are skipped.
+                // The responder does not know which of the numbers that it expects are skipped. What it
+                // says may be far from anything that was sent.
                 let mut msn = msn;
-                while msn_before(msn, self.sent_end) && self.is_done_local(ring, msn) {
+                while !msn_before(msn, self.head)
+                    && msn_before(msn, self.sent_end)
+                    && self.is_done_local(ring, msn)
+                {
                     msn = msn.wrapping_add(1);
                 }
                 // A READ may be refused after it was acknowledged, while it is being answered.

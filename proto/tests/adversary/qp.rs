@@ -190,8 +190,15 @@ impl Sends {
 
     fn step(&mut self, bytes: &mut Bytes<'_>) {
         self.now += u64::from(bytes.u8()) * 100;
-        let ops = [Op::Send, Op::Write, Op::Read, Op::FetchAdd, Op::LocalInv];
-        let op = ops[usize::from(bytes.u8() % 5)];
+        let ops = [
+            Op::Send,
+            Op::Write,
+            Op::Read,
+            Op::FetchAdd,
+            Op::LocalInv,
+            Op::RegMr,
+        ];
+        let op = ops[usize::from(bytes.u8()) % ops.len()];
         let len = match op {
             Op::FetchAdd => 8,
             _ => u32::from(bytes.u8()),
