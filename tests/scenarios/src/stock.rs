@@ -11,6 +11,10 @@ pub const ADDRESS_OF_A: &str = "10.79.0.1";
 /// Exit status of a program that ran longer than its limit.
 pub const TIMED_OUT: i32 = 124;
 
+/// Succeeds when a program listens for connections over the cable. The kernel says that it does a moment before it is
+/// true (`rdma_listen` in drivers/infiniband/core/cma.c); who comes in that moment is rejected.
+pub const LISTENS: &str = "rdma resource show cm_id | grep -q LISTEN && sleep 1";
+
 /// What both ends of a run printed.
 pub struct Printed {
     /// By the server.
@@ -48,8 +52,8 @@ pub fn start_at(
 ) -> Result<(Running, Running)> {
     let listening = lab.start(server, program, limit)?;
     // Both agree on their QPs by TCP at this port, or by the connection manager.
-    let listens = "ss -Hltn sport = 18515 | grep -q . || rdma resource show cm_id | grep -q LISTEN";
-    match lab.until(server, listens, limit) {
+    let listens = format!("ss -Hltn sport = 18515 | grep -q . || {{ {LISTENS}; }}");
+    match lab.until(server, &listens, limit) {
         Ok(_) => Ok((
             listening,
             lab.start(client, &format!("{program} {address}"), limit)?,

@@ -149,9 +149,8 @@ pub(crate) fn connection_manager(bench: &mut Bench) -> Result<()> {
 /// Runs a server on a, and a client on b until the server listens; both have to succeed.
 fn over_cm(lab: &Lab, server: &str, client: &str) -> Result<()> {
     let listening = lab.start("a", server, LIMIT)?;
-    let listens = "rdma resource show cm_id | grep -q LISTEN";
     let ran = lab
-        .until("a", listens, LIMIT)
+        .until("a", stock::LISTENS, LIMIT)
         .and_then(|_| lab.run_for("b", client, LIMIT));
     match ran {
         Ok(_) => listening.finish().map(drop),
