@@ -91,29 +91,53 @@ pub fn perftest_latency(output: &str) -> Result<Latency> {
     Ok(found)
 }
 
-/// perftest moved the data, but could not tell how fast. It counts cycles, and compares them with the time of day first, a
-/// few hundred times; where these do not lie on a line, as on a busy computer, it takes the frequency for 0 (its
-/// `get_clock.c`), and prints rates of 0 and infinite times.
+/// perftest did not measure, for a reason of its own; what it printed.
 #[derive(Debug)]
-pub struct Unmeasured(String);
+pub enum Unmeasured {
+    /// It moved the data, but could not tell how fast. It counts cycles, and compares them with the time of day first, a
+    /// few hundred times; where these do not lie on a line, as on a busy computer, it takes the frequency for 0 (its
+    /// `get_clock.c`), and prints rates of 0 and infinite times.
+    Time(String),
+    /// Its client came before its server listened. With `-R` both tell each other that they are ready, then the server
+    /// begins to listen while the client connects already. The client tries again when it is refused, but takes its
+    /// connections for made then, and dies of a QP that it does not have (`rdma_cm_connect_error` in its
+    /// `perftest_communication.c`).
+    TooEarly(String),
+}
 
 impl std::error::Error for Unmeasured {}
 
 impl std::fmt::Display for Unmeasured {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "perftest could not measure the time:\n{}", self.0)
+        match self {
+            Self::Time(printed) => write!(f, "perftest could not measure the time:\n{printed}"),
+            Self::TooEarly(printed) => {
+                write!(f, "perftest's server did not listen yet:\n{printed}")
+            }
+        }
+    }
+}
+
+/// The failure of a perftest client, which is [`Unmeasured`] if it came too early. Nobody listens: reason 8 of a REJ (IBTA
+/// 12.6.7.2, invalid service ID).
+pub(crate) fn client_failure(error: anyhow::Error) -> anyhow::Error {
+    let printed = format!("{error:#}");
+    if printed.contains("RDMA_CM_EVENT_REJECTED; error: 8.") {
+        Unmeasured::TooEarly(printed).into()
+    } else {
+        error
     }
 }
 
 fn measured(figure: f64, output: &str) -> Result<()> {
     ensure!(
         figure > 0.0 && figure.is_finite(),
-        Unmeasured(output.to_owned())
+        Unmeasured::Time(output.to_owned())
     );
     Ok(())
 }
 
-/// Runs what measures, again if it could not tell the time.
+/// Runs what measures, again if it is [`Unmeasured`].
 pub fn until_measured<T>(mut run: impl FnMut() -> Result<T>) -> Result<T> {
     const AGAIN: u32 = 3;
     for _ in 0..AGAIN {
@@ -364,6 +388,22 @@ mod tests {
             bandwidth("Couldn't connect to a:18515\n")
         });
         assert!(broken.is_err() && runs == 1);
+    }
+
+    #[test]
+    fn tells_a_client_that_came_too_early() {
+        let failed = |printed: &str| anyhow::anyhow!("exit status: 139\n{printed}");
+        let early = "RDMA CM event error:\nEvent: RDMA_CM_EVENT_REJECTED; error: 8.\n";
+        let error = client_failure(failed(early)).context("with a context");
+        assert!(error.is::<Unmeasured>(), "{error}");
+        for other in [
+            "Event: RDMA_CM_EVENT_REJECTED; error: 28.\n",
+            "Event: RDMA_CM_EVENT_UNREACHABLE; error: -110.\n",
+        ] {
+            let error = client_failure(failed(other)).context("with a context");
+            assert!(!error.is::<Unmeasured>(), "{error}");
+            assert!(format!("{error:#}").contains(other), "{error:#}");
+        }
     }
 
     #[test]

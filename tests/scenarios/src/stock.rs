@@ -1,6 +1,7 @@
 //! Stock programs that run as server at one end and as client at the other: ibv_rc_pingpong and
 //! those of perftest.
 
+use crate::facts;
 use anyhow::{Context, Result};
 use std::time::Duration;
 use tbrdma_lab::{Lab, Running};
@@ -73,7 +74,12 @@ pub fn both(
     client: &str,
     limit: Duration,
 ) -> Result<Printed> {
-    finish(program, server, start(lab, program, server, client, limit)?)
+    finish(
+        lab,
+        program,
+        server,
+        start(lab, program, server, client, limit)?,
+    )
 }
 
 /// Runs `program` at both ends as [`start_at`] does, to the end of both.
@@ -86,10 +92,10 @@ pub fn both_at(
     limit: Duration,
 ) -> Result<Printed> {
     let ends = start_at(lab, program, server, client, address, limit)?;
-    finish(program, server, ends)
+    finish(lab, program, server, ends)
 }
 
-fn finish(program: &str, server: &str, ends: (Running, Running)) -> Result<Printed> {
+fn finish(lab: &Lab, program: &str, server: &str, ends: (Running, Running)) -> Result<Printed> {
     let (listening, asking) = ends;
     match asking.finish() {
         Ok(printed) => Ok(Printed {
@@ -97,10 +103,26 @@ fn finish(program: &str, server: &str, ends: (Running, Running)) -> Result<Print
             client: printed,
         }),
         Err(error) => {
+            stop(lab, program, server)?;
             let (_, said) = listening.outcome()?;
-            Err(error.context(format!("{program}, whose server on {server} said:\n{said}")))
+            Err(facts::client_failure(error)
+                .context(format!("{program}, whose server on {server} said:\n{said}")))
         }
     }
+}
+
+/// Ends the server of a client that failed, which may wait for it for ever. Some seconds are left to it to say what went
+/// wrong.
+fn stop(lab: &Lab, program: &str, server: &str) -> Result<()> {
+    /// What the kernel keeps of a program's name (`TASK_COMM_LEN`, without the NUL).
+    const NAME: usize = 15;
+    let name = program.split_whitespace().next().unwrap_or(program);
+    let name = &name[..name.len().min(NAME)];
+    lab.run(
+        server,
+        &format!("for _ in 1 2 3 4 5; do pgrep -x {name} > /dev/null || exit 0; sleep 1; done; pkill -x {name} || true"),
+    )
+    .map(drop)
 }
 
 /// Gives the network devices of both hosts IPv4 addresses, and waits until they reach each other.
