@@ -1,6 +1,6 @@
 //! The lab itself: commands and files get through, and its alarms ring.
 
-use crate::Bench;
+use crate::{stock, Bench};
 use anyhow::{bail, ensure, Context, Result};
 use std::fs;
 use std::time::Duration;
@@ -38,6 +38,22 @@ pub(crate) fn exec(bench: &mut Bench) -> Result<()> {
     )?;
     let met = waiting.finish()?;
     ensure!(met == "met\n", "two commands did not meet: {met:?}");
+    // It waits for nobody, and is not to be left to its limit.
+    let forlorn = lab.start("a", "echo waiting; sleep 98765; echo went on", LIMIT)?;
+    let (status, said) = forlorn.end()?;
+    ensure!(
+        ![Some(0), Some(stock::TIMED_OUT)].contains(&status) && said == "waiting\n",
+        "a command that waits was not ended, but ended with {status:?}: {said}"
+    );
+    ensure!(
+        lab.run("a", "pgrep -x -f 'sleep 98765'").is_err(),
+        "something of a command that was ended still runs"
+    );
+    let done = lab.start("a", "echo done", LIMIT)?.end()?;
+    ensure!(
+        done == (Some(0), "done\n".to_owned()),
+        "a command that ends by itself was not left to: {done:?}"
+    );
 
     let dir = lab.dir().join("files");
     fs::create_dir_all(&dir)?;

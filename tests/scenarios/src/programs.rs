@@ -68,10 +68,7 @@ fn served(lab: &Lab, port: u16, server: &str, client: &str) -> Result<String> {
         .and_then(|_| lab.run_for("b", &format!("{client} 2>&1"), LIMIT));
     match ran {
         Ok(printed) => listening.finish().map(|_| printed),
-        Err(error) => {
-            let (_, said) = listening.outcome()?;
-            Err(error.context(format!("{client}, whose server said:\n{said}")))
-        }
+        Err(error) => Err(stock::with_server(error, client, listening)),
     }
 }
 

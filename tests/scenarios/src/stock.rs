@@ -2,7 +2,7 @@
 //! those of perftest.
 
 use crate::facts;
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use std::time::Duration;
 use tbrdma_lab::{Lab, Running};
 
@@ -59,10 +59,7 @@ pub fn start_at(
             listening,
             lab.start(client, &format!("{program} {address}"), limit)?,
         )),
-        Err(error) => {
-            let (_, said) = listening.outcome()?;
-            Err(error.context(format!("{program}, whose server on {server} said:\n{said}")))
-        }
+        Err(error) => Err(with_server(error, program, listening)),
     }
 }
 
@@ -74,12 +71,7 @@ pub fn both(
     client: &str,
     limit: Duration,
 ) -> Result<Printed> {
-    finish(
-        lab,
-        program,
-        server,
-        start(lab, program, server, client, limit)?,
-    )
+    finish(program, start(lab, program, server, client, limit)?)
 }
 
 /// Runs `program` at both ends as [`start_at`] does, to the end of both.
@@ -92,37 +84,32 @@ pub fn both_at(
     limit: Duration,
 ) -> Result<Printed> {
     let ends = start_at(lab, program, server, client, address, limit)?;
-    finish(lab, program, server, ends)
+    finish(program, ends)
 }
 
-fn finish(lab: &Lab, program: &str, server: &str, ends: (Running, Running)) -> Result<Printed> {
+fn finish(program: &str, ends: (Running, Running)) -> Result<Printed> {
     let (listening, asking) = ends;
     match asking.finish() {
         Ok(printed) => Ok(Printed {
             server: listening.finish()?,
             client: printed,
         }),
-        Err(error) => {
-            stop(lab, program, server)?;
-            let (_, said) = listening.outcome()?;
-            Err(facts::client_failure(error)
-                .context(format!("{program}, whose server on {server} said:\n{said}")))
-        }
+        Err(error) => Err(with_server(
+            facts::client_failure(error),
+            program,
+            listening,
+        )),
     }
 }
 
-/// Ends the server of a client that failed, which may wait for it for ever. Some seconds are left to it to say what went
-/// wrong.
-fn stop(lab: &Lab, program: &str, server: &str) -> Result<()> {
-    /// What the kernel keeps of a program's name (`TASK_COMM_LEN`, without the NUL).
-    const NAME: usize = 15;
-    let name = program.split_whitespace().next().unwrap_or(program);
-    let name = &name[..name.len().min(NAME)];
-    lab.run(
-        server,
-        &format!("for _ in 1 2 3 4 5; do pgrep -x {name} > /dev/null || exit 0; sleep 1; done; pkill -x {name} || true"),
-    )
-    .map(drop)
+/// The failure of `what`, which asked `server`, with what that said. It is ended: it may wait for ever for who has failed.
+pub(crate) fn with_server(error: Error, what: &str, server: Running) -> Error {
+    let host = server.host().to_owned();
+    let said = match server.end() {
+        Ok((_, said)) => said,
+        Err(error) => format!("{error:#}"),
+    };
+    error.context(format!("{what}, whose server on {host} said:\n{said}"))
 }
 
 /// Gives the network devices of both hosts IPv4 addresses, and waits until they reach each other.

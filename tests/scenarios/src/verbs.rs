@@ -154,9 +154,6 @@ fn over_cm(lab: &Lab, server: &str, client: &str) -> Result<()> {
         .and_then(|_| lab.run_for("b", client, LIMIT));
     match ran {
         Ok(_) => listening.finish().map(drop),
-        Err(error) => {
-            let (_, said) = listening.outcome()?;
-            Err(error.context(format!("{client}, whose server said:\n{said}")))
-        }
+        Err(error) => Err(stock::with_server(error, client, listening)),
     }
 }

@@ -9,7 +9,8 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tbrdma_fabric::client::Client;
 
@@ -178,23 +179,23 @@ impl Lab {
 
     /// Starts a script in a guest; it is to be waited for.
     pub fn start(&self, host: &str, script: &str, limit: Duration) -> Result<Running> {
-        let access = &self.guest(host)?.access;
-        let guarded = format!(
-            "timeout -k 10 {} sh -c {}",
-            limit.as_secs().max(1),
-            crate::ssh::quote(script)
+        /// Scripts that this process has started.
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        let access = self.guest(host)?.access.clone();
+        let mark = format!(
+            "/run/lab-started-{}-{}",
+            std::process::id(),
+            STARTED.fetch_add(1, Ordering::Relaxed)
         );
-        let mut command = access.command(&guarded);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let child = command.spawn().context("cannot run ssh")?;
+        let guarded = crate::ssh::guarded(script, limit);
+        let child = access.start(&format!("echo $$ > {mark}; exec {guarded}"))?;
         Ok(Running {
             child,
             script: script.to_string(),
             host: host.to_string(),
             limit,
+            access,
+            mark,
         })
     }
 
@@ -302,6 +303,9 @@ pub struct Running {
     script: String,
     host: String,
     limit: Duration,
+    access: Access,
+    /// File in the guest with the script's process number.
+    mark: String,
 }
 
 impl Running {
@@ -312,6 +316,7 @@ impl Running {
             script,
             host,
             limit,
+            ..
         } = self;
         let output = crate::ssh::wait(child, limit + Duration::from_secs(60))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -330,5 +335,27 @@ impl Running {
         let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.push_str(&String::from_utf8_lossy(&output.stderr));
         Ok((output.status.code(), text))
+    }
+
+    /// Ends it, unless it ends by itself within some seconds, and returns its outcome. For what may wait for ever for
+    /// somebody who has failed.
+    pub fn end(mut self) -> Result<(Option<i32>, String)> {
+        let patience = Instant::now() + Duration::from_secs(5);
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > patience {
+                // Where this fails the script's own limit ends it.
+                let _ = self
+                    .access
+                    .output(&format!("kill $(cat {})", self.mark), SHORT);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.outcome()
+    }
+
+    /// Where it runs.
+    pub fn host(&self) -> &str {
+        &self.host
     }
 }

@@ -76,19 +76,18 @@ impl Access {
 
     /// Runs `script`, whatever its outcome, but not longer than `limit`.
     pub fn output(&self, script: &str, limit: Duration) -> Result<Output> {
-        // The guest ends the command by itself, so that nothing of it stays behind.
-        let guarded = format!(
-            "timeout -k 10 {} sh -c {}",
-            limit.as_secs().max(1),
-            quote(script)
-        );
-        let mut command = self.command(&guarded);
+        let child = self.start(&guarded(script, limit))?;
+        wait(child, limit + Duration::from_secs(60)).with_context(|| format!("no end of: {script}"))
+    }
+
+    /// Starts `script`, whose output is then to be read.
+    pub(crate) fn start(&self, script: &str) -> Result<Child> {
+        let mut command = self.command(script);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let child = command.spawn().context("cannot run ssh")?;
-        wait(child, limit + Duration::from_secs(60)).with_context(|| format!("no end of: {script}"))
+        command.spawn().context("cannot run ssh")
     }
 
     /// Runs `script` and returns what it printed; an error has everything.
@@ -124,6 +123,15 @@ impl Access {
         command.args(["-r", "-p", "-P", &self.port.to_string()]);
         run(command.arg(format!("root@127.0.0.1:{from}")).arg(to)).map(drop)
     }
+}
+
+/// A command that ends `script` by itself after `limit`, so that nothing of it stays behind in the guest.
+pub(crate) fn guarded(script: &str, limit: Duration) -> String {
+    format!(
+        "timeout -k 10 {} sh -c {}",
+        limit.as_secs().max(1),
+        quote(script)
+    )
 }
 
 /// Waits for a child that prints, and ends it if it takes too long.
