@@ -274,6 +274,22 @@ impl Lab {
         Ok(())
     }
 
+    /// What is likely to tell why something failed, for who sees nothing but what a test prints: what each module thinks,
+    /// what is stuck, and the last that each kernel said.
+    pub fn digest(&self) -> String {
+        const LAST: &str = "cat /sys/kernel/debug/tbrdma/state; \
+            ps -eo stat=,comm=,wchan:32= | grep ^D; dmesg | tail -n 30";
+        let alive = self.guests.iter().filter(|guest| guest.process.is_alive());
+        let told = alive.map(|guest| {
+            let said = match guest.access.output(LAST, SHORT) {
+                Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+                Err(error) => format!("{error:#}\n"),
+            };
+            format!("-- host {}\n{said}", guest.name)
+        });
+        told.collect()
+    }
+
     /// Ends everything.
     pub(crate) fn end(&mut self) {
         for guest in self.guests.drain(..) {

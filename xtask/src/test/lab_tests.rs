@@ -24,6 +24,9 @@ impl LabTests {
         };
         let outcome = (scenario.run)(bench).and_then(|()| bench.check());
         if outcome.is_err() {
+            if let Some(lab) = bench.present() {
+                println!("{}", lab.digest());
+            }
             let logs = build::repository()
                 .join("target/test-logs")
                 .join(scenario.name);
