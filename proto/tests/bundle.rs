@@ -64,6 +64,31 @@ fn unit_an_acknowledgement_counts_once() {
     assert!(sender.reserve() && sender.commit() == SPAN && sender.is_open(SPAN));
 }
 
+/// A rail that was alone has given three numbers, the last ones before they wrap, of which two are
+/// unacknowledged; one frame more is being filled.
+#[test]
+fn unit_goes_on_where_a_rail_alone_has_begun() {
+    let mut sender = Sender::resume(u32::MAX - 1, 0, 1);
+    assert_eq!(sender.room(), SPAN - 3);
+    assert!(sender.is_open(u32::MAX - 1) && sender.is_open(u32::MAX) && !sender.is_open(0));
+    assert_eq!(sender.commit(), 0);
+    assert_eq!(sender.room(), SPAN - 3);
+    for seq in [u32::MAX, 0, u32::MAX - 1] {
+        sender.acknowledged(seq);
+    }
+    assert_eq!(sender.room(), SPAN);
+    assert!(sender.reserve());
+    assert_eq!(sender.commit(), 1);
+}
+
+#[test]
+fn unit_a_frame_that_cannot_be_kept_counts_as_beyond() {
+    let mut receiver = Receiver::new();
+    receiver.refuse();
+    assert_eq!((receiver.expected(), stats(&receiver).beyond), (0, 1));
+    assert_eq!(receiver.on_frame(0), Rx::Deliver);
+}
+
 #[test]
 fn unit_frames_that_come_early_wait() {
     let mut receiver = Receiver::new();

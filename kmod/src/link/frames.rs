@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The frames of a rail that are under way, and their buffers.
 
+use super::bundle::{Bundle, Orphan};
 use super::fifo::Fifo;
 use super::rings::CONTROL;
+use crate::proto::bundle::Sender;
 use crate::proto::frame::{self, Header};
 use crate::proto::rail as proto;
 use crate::thunderbolt::os::now_us;
@@ -13,6 +15,29 @@ use kernel::prelude::*;
 pub(super) struct Sent {
     pub(super) buf: KBox<TxBuf>,
     pub(super) len: usize,
+    /// In the bundle.
+    pub(super) number: u32,
+}
+
+/// Who gives frames their numbers in the bundle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbers {
+    /// Nobody: the rail does not carry any yet.
+    None,
+    /// The rail itself, as the only one that its peer has had so far: this is the next. Its window
+    /// is not larger than the span, so that it has to ask nobody.
+    Own(u32),
+    /// The bundle.
+    Bundle,
+}
+
+/// Why there is no buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// This rail has no room.
+    Rail,
+    /// Frames on other rails have to be acknowledged first.
+    Span,
 }
 
 /// The frames of a rail that are under way, in either direction; behind the rail's lock.
@@ -21,6 +46,7 @@ pub(super) struct Frames {
     /// has nothing to free that sleeps.
     pub(super) tx: Option<TxRing>,
     pub(super) proto: proto::Rail,
+    pub(super) numbers: Numbers,
     /// Frames in flight, by sequence modulo the length, which is a power of two.
     pub(super) window: KVec<Option<Sent>>,
     /// Frames received after a gap, likewise.
@@ -41,9 +67,27 @@ pub(super) struct Frames {
 /// What was taken out of a rail: to be dropped where one may sleep. The ring stops first.
 pub(super) struct Emptied {
     _tx: Option<TxRing>,
-    _window: KVec<Option<Sent>>,
+    window: KVec<Option<Sent>>,
+    /// The oldest sequence in the window, and how many there are.
+    una: u32,
+    in_flight: u32,
     _free: KVec<KBox<TxBuf>>,
     _draining: Fifo<KBox<TxBuf>>,
+}
+
+impl Emptied {
+    /// Copies what was not acknowledged, in the order of sending, for other rails. Sleeps.
+    pub(super) fn rescue(&mut self, mut keep: impl FnMut(Orphan) -> Result) -> Result {
+        let mask = self.window.len().wrapping_sub(1);
+        for at in 0..self.in_flight {
+            let seq = self.una.wrapping_add(at) as usize;
+            if let Some(Some(sent)) = self.window.get_mut(seq & mask) {
+                let len = sent.len;
+                keep(Orphan::of(sent.buf.bytes().get(..len).ok_or(EINVAL)?)?)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Frames {
@@ -55,6 +99,7 @@ impl Frames {
         Ok(Self {
             tx: Some(tx),
             proto: proto::Rail::new(config, now_us()),
+            numbers: Numbers::None,
             window: table(places)?,
             held: table(places)?,
             free: bufs,
@@ -74,7 +119,9 @@ impl Frames {
         }
         Emptied {
             _tx: self.tx.take(),
-            _window: core::mem::take(&mut self.window),
+            window: core::mem::take(&mut self.window),
+            una: self.proto.una(),
+            in_flight: self.proto.in_flight(),
             _free: core::mem::take(&mut self.free),
             _draining: core::mem::replace(&mut self.draining, Fifo::empty()),
         }
@@ -112,12 +159,110 @@ impl Frames {
         self.free.len() > CONTROL && self.proto.room() > 0
     }
 
+    /// A buffer for one frame, which the rail and the bundle have room for.
+    pub(super) fn claim(&mut self, bundle: &Bundle) -> Result<KBox<TxBuf>, Refusal> {
+        if self.free.len() <= CONTROL || !self.proto.reserve() {
+            return Err(Refusal::Rail);
+        }
+        if self.numbers == Numbers::Bundle && !bundle.tx().sender.reserve() {
+            self.proto.cancel();
+            return Err(Refusal::Span);
+        }
+        match self.free.pop() {
+            Some(buf) => {
+                self.filling += 1;
+                Ok(buf)
+            }
+            None => {
+                self.unreserve(bundle);
+                Err(Refusal::Rail)
+            }
+        }
+    }
+
+    /// Takes back what [`Self::claim`] gave.
+    pub(super) fn unclaim(&mut self, bundle: &Bundle, buf: KBox<TxBuf>) {
+        self.unreserve(bundle);
+        // As many places as buffers: cannot fail.
+        let _ = self.free.push_within_capacity(buf);
+    }
+
+    fn unreserve(&mut self, bundle: &Bundle) {
+        self.proto.cancel();
+        if self.numbers == Numbers::Bundle {
+            bundle.tx().sender.cancel();
+        }
+    }
+
+    /// The number of the claimed frame in the bundle.
+    pub(super) fn number(&mut self, bundle: &Bundle) -> u32 {
+        match &mut self.numbers {
+            Numbers::Own(next) => {
+                let number = *next;
+                *next = number.wrapping_add(1);
+                number
+            }
+            Numbers::Bundle | Numbers::None => bundle.tx().sender.commit(),
+        }
+    }
+
+    /// The bundle gives numbers from now on; what it goes on with, if the rail did until now.
+    pub(super) fn share(&mut self) -> Option<Sender> {
+        let before = core::mem::replace(&mut self.numbers, Numbers::Bundle);
+        let Numbers::Own(next) = before else {
+            return None;
+        };
+        let una = next.wrapping_sub(self.proto.in_flight());
+        Some(Sender::resume(una, next, self.filling))
+    }
+
+    /// Sends what other rails have left behind, as far as there is room.
+    pub(super) fn adopt(&mut self, bundle: &Bundle, now: u64) {
+        while self.has_room() {
+            let Some(orphan) = bundle.take_orphan() else {
+                return;
+            };
+            // It was understood when it was sent the first time.
+            let Ok((mut header, ext, payload)) = Header::parse(orphan.bytes()) else {
+                continue;
+            };
+            let Some(mut buf) = self.free.pop() else {
+                return;
+            };
+            // There is room, as was asked above.
+            self.proto.reserve();
+            let seq = self.proto.commit(&mut header, now);
+            let bytes = buf.bytes();
+            let begin = header.emit(ext, payload.len(), bytes).unwrap_or(0);
+            let end = begin + payload.len();
+            if let Some(to) = bytes.get_mut(begin..end) {
+                to.copy_from_slice(payload);
+            }
+            self.launch(buf, end, seq, header.bundle);
+        }
+    }
+
+    /// Hands a frame to the ring, and keeps it until it is acknowledged.
+    pub(super) fn launch(&mut self, mut buf: KBox<TxBuf>, len: usize, seq: u32, number: u32) {
+        self.submit(&mut buf, len);
+        if let Some(slot) = self.slot(seq) {
+            *slot = Some(Sent { buf, len, number });
+        }
+    }
+
     /// Frees the buffers of frames that have been acknowledged since `una` was `from`.
-    pub(super) fn acked(&mut self, from: u32) {
+    pub(super) fn acked(&mut self, from: u32, bundle: &Bundle) {
         let to = self.proto.una();
+        if from == to {
+            return;
+        }
+        let mut tx = (self.numbers == Numbers::Bundle).then(|| bundle.tx());
         let mut seq = from;
         while seq != to {
             if let Some(sent) = self.slot(seq).and_then(Option::take) {
+                if let Some(tx) = &mut tx {
+                    tx.sender.acknowledged(sent.number);
+                }
                 self.drain(sent.buf);
             }
             seq = seq.wrapping_add(1);

@@ -12,6 +12,7 @@ use super::rings::{Rings, RING_MAX, RING_MIN};
 use super::{Peer, Shared};
 use crate::params;
 use crate::print::{log_debug, log_err, log_info, log_notice, log_warn};
+use crate::proto::bundle::Epoch;
 use crate::proto::hello::{
     Action, Agreed, Facts, Hello, Kind, Message, State, MAX_RAILS, VERSIONS,
 };
@@ -56,7 +57,9 @@ struct Talk {
 /// What a link holds while it is joined to the other side.
 struct Joined {
     rail: Arc<Rail>,
-    peer: Option<Arc<Peer>>,
+    peer: Arc<Peer>,
+    /// The rail is one of the peer's.
+    opened: bool,
     paths: Option<Paths>,
     in_hop: InHopId,
 }
@@ -87,6 +90,9 @@ pub(super) struct Link {
     up: Atomic<u32>,
     /// What the present rail's pings carry.
     ping_nonce: Atomic<u64>,
+    /// What their answer says of the bundle.
+    #[pin]
+    heard: SpinLock<Option<Epoch>>,
     /// The ring size that was reported, 0 if none.
     told_size: Atomic<u32>,
     #[pin]
@@ -120,6 +126,7 @@ impl Link {
                 active: Atomic::new(0),
                 up: Atomic::new(0),
                 ping_nonce: Atomic::new(0),
+                heard <- new_spinlock!(None, "tbrdma_heard"),
                 told_size: Atomic::new(0),
                 talk <- new_spinlock!(None, "tbrdma_talk"),
                 resources <- new_mutex!(resources, "tbrdma_link"),
@@ -158,13 +165,13 @@ impl Link {
         };
         let resources = self.resources.lock();
         let joined = resources.joined.as_ref();
-        let peer = joined.and_then(|joined| joined.peer.as_ref());
+        let peer = joined.filter(|joined| joined.opened);
         writeln!(
             out,
             "link id={} state={} peer={} route={:x} local={} remote={} lanes={} lane_gbps={}",
             self.id,
             state,
-            peer.map_or(0, |peer| peer.id()),
+            peer.map_or(0, |joined| joined.peer.id()),
             self.xd.route(),
             Hex(&self.xd.local_uuid()),
             Hex(&self.xd.remote_uuid()),
@@ -338,10 +345,11 @@ impl Link {
             }
             Action::EnablePaths(agreed) => match self.join(resources, &agreed) {
                 Ok(()) => self.with_hello(|hello| hello.paths_enabled(now_us())),
+                Err(e) if e == EEXIST => return self.give_up(resources, e),
                 Err(e) => {
                     if e == EBUSY {
                         log_info!("link {}: the HopID is taken; asking for another", self.id);
-                    } else {
+                    } else if e != EAGAIN {
                         self.complain(resources, e, "cannot enable its paths");
                     }
                     self.leave(resources);
@@ -354,20 +362,12 @@ impl Link {
                 }
             }
             Action::Ready(agreed) => {
-                // `EAGAIN`: the host has restarted and its old links are on their way out.
+                // `EAGAIN`: one of the two hosts has begun anew, and the other one is about to.
                 let opened = self.open(resources, &agreed);
                 if opened == Err(EAGAIN) {
                     self.with_hello(|hello| hello.broken(now_us()));
                 } else if let Err(e) = opened {
-                    let what = match e {
-                        EEXIST => "leads to this host, or to one with an address that is in use",
-                        _ => "cannot be used",
-                    };
-                    self.complain(resources, e, what);
-                    // Nothing that mends itself at once: be silent for a while.
-                    self.leave(resources);
-                    *self.talk.lock() = None;
-                    return false;
+                    return self.give_up(resources, e);
                 }
             }
             Action::Down => self.leave(resources),
@@ -385,6 +385,18 @@ impl Link {
             Action::Refused(reason) => log_warn!("link {}: refused: {}", self.id, Words(reason)),
         }
         true
+    }
+
+    /// Nothing that mends itself at once: is silent for a while.
+    fn give_up(self: &Arc<Self>, resources: &mut Resources, e: Error) -> bool {
+        let what = match e {
+            EEXIST => "leads to this host, or to one with an address that is in use",
+            _ => "cannot be used",
+        };
+        self.complain(resources, e, what);
+        self.leave(resources);
+        *self.talk.lock() = None;
+        false
     }
 
     fn with_hello(&self, f: impl FnOnce(&mut Hello)) {
@@ -457,8 +469,27 @@ impl Link {
         Ok(())
     }
 
-    /// Makes the rail and joins it to the wire.
+    /// Makes the rail and joins it to the wire. `EAGAIN`: see [`Shared::claim`].
     fn join(self: &Arc<Self>, resources: &mut Resources, agreed: &Agreed) -> Result {
+        let identity = Identity {
+            uuid: agreed.peer.host,
+            mac: agreed.peer.mac,
+        };
+        // Before the first ping, which tells of its bundle.
+        let peer = self.shared.claim(&identity, agreed.peer.host_nonce)?;
+        let made = self.make_rail(resources, agreed, &peer);
+        if made.is_err() && resources.joined.is_none() {
+            self.shared.release(&peer);
+        }
+        made
+    }
+
+    fn make_rail(
+        self: &Arc<Self>,
+        resources: &mut Resources,
+        agreed: &Agreed,
+        peer: &Arc<Peer>,
+    ) -> Result {
         let rings = resources.rings.take().ok_or(EINVAL)?;
         let out_hop = resources.out_hop.as_ref().ok_or(EINVAL)?;
         let [rx_hop, ..] = agreed.rx_hops;
@@ -467,17 +498,20 @@ impl Link {
         let rail = Rail::new(
             rings,
             agreed,
+            peer.clone(),
             self.shared.queues.data.clone(),
             self.shared.net.clone(),
             self.clone(),
         )?;
         // An answer to an old ping proves nothing.
         self.ping_nonce.store(os::random_u64(), Relaxed);
+        *self.heard.lock() = None;
         self.active.store(1, Release);
         // From here on `leave` undoes everything.
         let joined = resources.joined.insert(Joined {
             rail,
-            peer: None,
+            peer: peer.clone(),
+            opened: false,
             paths: None,
             in_hop,
         });
@@ -490,20 +524,16 @@ impl Link {
     /// The rail has proven itself: opens it for data.
     fn open(self: &Arc<Self>, resources: &mut Resources, agreed: &Agreed) -> Result {
         let joined = resources.joined.as_mut().ok_or(EINVAL)?;
-        let identity = Identity {
-            uuid: agreed.peer.host,
-            mac: agreed.peer.mac,
-        };
-        let nonce = agreed.peer.host_nonce;
-        let peer = self.shared.connect(&identity, nonce, &joined.rail)?;
-        joined.peer = Some(peer.clone());
+        let theirs = (*self.heard.lock()).ok_or(EAGAIN)?;
+        self.shared.connect(&joined.peer, &theirs, &joined.rail)?;
+        joined.opened = true;
         self.up.store(1, Release);
         self.shared.queue_port();
         resources.trouble = None;
         log_info!(
             "link {}: connected to host {}: {} x {} Gb/s, window {} frames",
             self.id,
-            Hex(&identity.uuid),
+            Hex(&agreed.peer.host),
             self.xd.lanes(),
             self.xd.lane_gbps(),
             agreed.window
@@ -515,16 +545,24 @@ impl Link {
     fn leave(self: &Arc<Self>, resources: &mut Resources) {
         if let Some(joined) = resources.joined.take() {
             let was_up = self.up.xchg(0, kernel::sync::atomic::Full) != 0;
-            if let Some(peer) = &joined.peer {
-                self.shared.disconnect(peer, &joined.rail);
-            }
+            let peer = &joined.peer;
+            let last = joined.opened && self.shared.disconnect(peer, &joined.rail);
             // The wire first: hardware may wait for frames under way to find their ring.
             drop(joined.paths);
-            joined.rail.stop();
+            if let Err(e) = joined.rail.stop(joined.opened && !last) {
+                log_err!(
+                    "link {}: no memory for frames that were under way ({:?}): connections to host {} are lost",
+                    self.id,
+                    e,
+                    Hex(&peer.identity().uuid)
+                );
+                peer.declare_dead();
+            }
             self.shared.retired.take(&joined.rail);
-            if let Some(peer) = &joined.peer {
+            if joined.opened {
                 self.shared.disconnected(peer);
             }
+            self.shared.release(peer);
             drop(joined.in_hop);
             if was_up {
                 self.shared.queue_port();
@@ -553,10 +591,11 @@ fn tx_hops(hop: &OutHopId) -> [u16; MAX_RAILS] {
 }
 
 impl Owner for Link {
-    fn pong(self: Arc<Self>, nonce: u64) {
+    fn pong(self: Arc<Self>, nonce: u64, theirs: Epoch) {
         if nonce != self.ping_nonce.load(Relaxed) {
             return;
         }
+        *self.heard.lock() = Some(theirs);
         self.with_hello(|hello| hello.proven());
         self.wake();
     }

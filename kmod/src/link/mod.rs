@@ -6,6 +6,8 @@
 //! - link: one cable (one XDomain service) to a peer.
 //! - rail: one DMA path of a link, a TX ring and an RX ring, with `proto::rail` making it
 //!   reliable: frames arrive exactly once and in order, per rail.
+//! - bundle: what the rails to one peer have in common, with `proto::bundle` putting the frames of
+//!   all of them in order.
 //!
 //! # Locks
 //!
@@ -14,17 +16,19 @@
 //! 1. the Thunderbolt core's own locks (device lock, `tb->lock`, `xdomain_lock`), which its
 //!    callbacks may hold
 //! 2. link state (mutex): HELLO and the resources of one link; never held across an upcall
-//! 3. `Shared::hosts` (mutex): which peers exist; the pump's target and ring (mutexes)
+//! 3. `Shared::hosts` (mutex): which peers exist; the pump's target and ring, and then the order of
+//!    the peer's bundle (mutexes)
 //! 4. QP lock of the verbs (spinlock)
 //! 5. the peer table, then a peer's life, then its set of rails; the list of links (spinlocks)
 //! 6. rail lock, loopback queue (spinlocks)
-//! 7. the ring's own lock inside the Thunderbolt core (irq-safe)
+//! 7. what the bundle sends (spinlock)
+//! 8. the ring's own lock inside the Thunderbolt core (irq-safe)
 //!
 //! Upcalls are made from work items, or from a program that polls or posts ([`Links::poll`],
-//! [`Links::attend`]), with no lock of this module held but the mutex of the ring, or of the loopback
-//! wire, which keeps frames in order. All of it runs in process
-//! context, except the ring's interrupt callback, which does nothing but queue work.
+//! [`Links::attend`]), with no lock of this module held but the mutexes of the ring and the bundle,
+//! or of the loopback wire, which keep frames in order. All of it runs in process context, except the ring's interrupt callback, which does nothing but queue work.
 
+mod bundle;
 pub(crate) mod counters;
 mod fifo;
 mod frames;
@@ -42,6 +46,7 @@ pub(crate) use table::PeerTable;
 
 use crate::net::{Net, NetHandle};
 use crate::print::log_warn;
+use crate::proto::bundle::{Epoch, Verdict};
 use crate::proto::frame::Header;
 use crate::thunderbolt::debugfs::{Report, StateFile, Writer};
 use crate::thunderbolt::os::{self, Workqueue};
@@ -83,8 +88,7 @@ impl PortState {
 /// What the layer above is told. All calls come in process context, from work items or from
 /// programs that look for frames, without any lock held but the mutexes of those who deliver.
 pub(crate) trait Upcalls: Send + Sync {
-    /// A frame arrived. Frames of one rail come in order and exactly once; rails are independent.
-    /// `NETDEV` frames are not passed on.
+    /// A frame arrived. Frames of one peer come in the order of sending and exactly once. `NETDEV` frames are not passed on.
     fn deliver(&self, peer: &Arc<Peer>, hdr: &Header, ext: &[u8], payload: &[u8]);
     /// End of a batch of deliveries: coalesced acknowledgements are due now.
     fn batch_end(&self, peer: &Arc<Peer>);
@@ -317,6 +321,9 @@ impl Shared {
                 counters::add(&mut counts, &own);
             }
         }
+        for peer in self.hosts.lock().iter() {
+            counters::add(&mut counts, &counters::of_bundle(&peer.bundle().stats()));
+        }
         let mut told = self.told_counts.lock();
         for (told, now) in told.iter_mut().zip(counts) {
             *told = now.max(*told);
@@ -330,13 +337,9 @@ impl Shared {
         let _ = self.queues.control.queue().enqueue::<_, 0>(self.clone());
     }
 
-    /// A rail to `identity` is ready: finds or makes the peer and opens the rail for its frames.
-    fn connect(
-        &self,
-        identity: &Identity,
-        incarnation: u64,
-        rail: &Arc<Rail>,
-    ) -> Result<Arc<Peer>> {
+    /// A rail to `identity` is to be made: finds or makes the peer, which lasts until
+    /// [`Self::release`]. `EAGAIN`: the host has restarted and its old links are on their way out.
+    fn claim(&self, identity: &Identity, incarnation: u64) -> Result<Arc<Peer>> {
         let mut hosts = self.hosts.lock();
         let known = hosts.iter().find(|peer| peer.identity() == identity);
         let peer = match known {
@@ -349,7 +352,8 @@ impl Shared {
             }
             None => {
                 // Nobody may pass for this host, nor for another one that is here already.
-                if self.table.by_mac(&identity.mac).is_some() {
+                let taken = |peer: &Arc<Peer>| peer.mac() == identity.mac;
+                if self.identity.mac == identity.mac || hosts.iter().any(taken) {
                     return Err(EEXIST);
                 }
                 let id = self.next_id.fetch_add(1, Relaxed);
@@ -361,30 +365,67 @@ impl Shared {
                     self.queues.clone(),
                 )?;
                 hosts.push(peer.clone(), GFP_KERNEL)?;
-                if let Err(e) = self.table.add(peer.clone()) {
-                    hosts.retain(|p| !Arc::ptr_eq(p, &peer));
-                    return Err(e);
-                }
                 peer
             }
         };
-        rail.set_peer(peer.clone());
-        peer.add_rail(rail.clone())?;
-        drop(hosts);
+        peer.claim()?;
         Ok(peer)
     }
 
-    /// Takes `rail` from its peer; to be followed by stopping it and [`Self::disconnected`].
-    fn disconnect(&self, peer: &Arc<Peer>, rail: &Arc<Rail>) {
+    /// Gives back what [`Self::claim`] gave, after the rail has been stopped.
+    fn release(&self, peer: &Arc<Peer>) {
         let mut hosts = self.hosts.lock();
-        if peer.remove_rail(rail) {
+        if peer.release() {
+            hosts.retain(|p| !Arc::ptr_eq(p, peer));
+            self.retired.take_bundle(peer.bundle());
+        }
+    }
+
+    /// A rail to `peer` has been proven, and `theirs` is what the other end says of the bundle:
+    /// opens it for frames. `EAGAIN`: one of the ends has begun anew, and the other one has to.
+    fn connect(&self, peer: &Arc<Peer>, theirs: &Epoch, rail: &Arc<Rail>) -> Result {
+        // Held, so that no two rails begin the bundle with different ends.
+        let _hosts = self.hosts.lock();
+        let bundle = peer.bundle();
+        match bundle.epoch().judge(theirs) {
+            Verdict::Join => {}
+            Verdict::Wait => return Err(EAGAIN),
+            Verdict::Over => {
+                peer.declare_dead();
+                return Err(EAGAIN);
+            }
+        }
+        if peer.rails() == 0 {
+            if peer.is_down() {
+                return Err(EAGAIN);
+            }
+            self.table.add(peer.clone())?;
+        }
+        bundle.begin(theirs.mine);
+        if let Err(e) = peer.add_rail(rail.clone()) {
+            if peer.rails() == 0 {
+                self.table.remove(peer);
+            }
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    /// Takes `rail` from its peer, so that nobody sends on it; to be followed by stopping it and
+    /// [`Self::disconnected`]. Returns whether it was the last one.
+    fn disconnect(&self, peer: &Arc<Peer>, rail: &Arc<Rail>) -> bool {
+        let mut hosts = self.hosts.lock();
+        let last = peer.remove_rail(rail);
+        if last {
             hosts.retain(|p| !Arc::ptr_eq(p, peer));
             self.table.remove(peer);
         }
+        last
     }
 
     /// The rail of `peer` that was taken from it has been stopped.
     fn disconnected(&self, peer: &Arc<Peer>) {
+        peer.take_over();
         peer.queue_events();
         Net::kick(&self.net);
     }
@@ -431,14 +472,21 @@ impl Report for Shared {
         )?;
         for peer in self.hosts.lock().iter() {
             let identity = peer.identity();
+            let stats = peer.bundle().stats();
             writeln!(
                 out,
-                "peer id={} uuid={} mac={} up={} rails={}",
+                "peer id={} uuid={} mac={} up={} rails={} held={} duplicates={} beyond={} \
+                 moved={} stalls={}",
                 peer.id(),
                 Hex(&identity.uuid),
                 Mac(&identity.mac),
                 u8::from(peer.is_up()),
-                peer.rails()
+                peer.rails(),
+                stats.held,
+                stats.duplicates,
+                stats.beyond,
+                stats.orphans,
+                stats.stalls,
             )?;
         }
         for at in 0.. {

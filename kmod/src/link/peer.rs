@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A host that QPs can be connected to.
 
+use super::bundle::Bundle;
+use super::frames::Refusal;
 use super::loopback::{self, Loopback};
 use super::rail::Rail;
 use super::{Queues, Upcalls};
 use crate::proto::frame::{Header, Opcode, FRAME_MAX, HEADER_LEN};
+use crate::thunderbolt::ring::TxBuf;
 use crate::thunderbolt::routers;
 use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_spinlock, Arc, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
@@ -66,6 +70,10 @@ pub(crate) enum TxError {
 /// Rails of one peer at most.
 const MAX_RAILS: usize = 16;
 
+/// A QP's frames keep to one rail as long as fewer are under way there: what is answered at once
+/// finds the other end at the same ring, and need not be put in order.
+const FEW: u32 = 8;
+
 /// How far the layer above knows about a peer's life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -94,6 +102,10 @@ pub(crate) struct Peer {
     queues: Queues,
     /// Only of the loopback peer.
     wire: Option<Arc<Loopback>>,
+    /// Links that have or make a rail to it; changed with [`Shared::hosts`](super::Shared) locked.
+    claims: Atomic<u32>,
+    #[pin]
+    bundle: Bundle,
     #[pin]
     rails: SpinLock<KVec<Arc<Rail>>>,
     #[pin]
@@ -129,12 +141,12 @@ impl WorkItem<EVENTS> for Peer {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let (tell_up, tell_down) = {
+        let (tell_up, tell_down, is_up) = {
             let mut life = this.life.lock();
             let tell_up = life.told == Stage::New && life.stage != Stage::New;
             let tell_down = life.told != Stage::Down && life.stage == Stage::Down;
             life.told = life.stage;
-            (tell_up, tell_down)
+            (tell_up, tell_down, life.stage == Stage::Up)
         };
         if tell_up {
             this.upcalls.peer_up(&this);
@@ -142,6 +154,10 @@ impl WorkItem<EVENTS> for Peer {
         // Now, so that nothing is delivered before `peer_up`.
         for rail in this.rails.lock().iter() {
             rail.open();
+        }
+        if is_up {
+            // Whoever was refused by a rail that went can send on the others.
+            this.upcalls.tx_ready(&this);
         }
         if tell_down {
             this.upcalls.peer_down(&this);
@@ -195,6 +211,8 @@ impl Peer {
                 upcalls,
                 queues,
                 wire,
+                claims: Atomic::new(0),
+                bundle <- Bundle::new(),
                 rails <- new_spinlock!(rails, "tbrdma_peer_rails"),
                 life <- new_spinlock!(life, "tbrdma_peer_life"),
                 delivery <- new_work!("tbrdma_loopback"),
@@ -212,6 +230,11 @@ impl Peer {
     /// MAC address of its `tbrdma0`.
     pub(crate) fn mac(&self) -> [u8; 6] {
         self.identity.mac
+    }
+
+    /// It is lost for good.
+    pub(super) fn is_down(&self) -> bool {
+        self.life.lock().stage == Stage::Down
     }
 
     /// Who it is.
@@ -248,7 +271,8 @@ impl Peer {
     }
 
     /// Sends one frame: `fill` writes exactly `payload_len` bytes. Rail fields of `hdr` are
-    /// stamped here. `rail_hint` chooses among the peer's rails; equal hints keep their order.
+    /// stamped here. All frames keep their order, whatever rail they take; `rail_hint` chooses the
+    /// one that is taken if little is to be sent.
     /// Does not sleep: may be called with a QP spinlock held, in process context.
     pub(crate) fn send(
         self: &Arc<Self>,
@@ -264,14 +288,77 @@ impl Peer {
             }
             return Ok(());
         }
-        let rail = self.rail(rail_hint).ok_or(TxError::Down)?;
-        rail.send(hdr, ext, payload_len, fill)
+        let (rail, buf) = self.claim_buf(rail_hint)?;
+        rail.send(buf, hdr, ext, payload_len, fill)
     }
 
-    fn rail(&self, hint: u32) -> Option<Arc<Rail>> {
+    /// The rail to send on, with a buffer of it.
+    fn claim_buf(&self, hint: u32) -> Result<(Arc<Rail>, KBox<TxBuf>), TxError> {
+        let first = self.choose(hint).ok_or(TxError::Down)?;
+        match first.take_buf() {
+            Ok(buf) => return Ok((first, buf)),
+            Err(Refusal::Span) => return Err(TxError::Full),
+            Err(Refusal::Rail) => {}
+        }
+        for at in 0.. {
+            let Some(rail) = self.rail(at) else { break };
+            if Arc::ptr_eq(&rail, &first) {
+                continue;
+            }
+            match rail.take_buf() {
+                Ok(buf) => return Ok((rail, buf)),
+                Err(Refusal::Span) => break,
+                Err(Refusal::Rail) => {}
+            }
+        }
+        Err(TxError::Full)
+    }
+
+    fn choose(&self, hint: u32) -> Option<Arc<Rail>> {
         let rails = self.rails.lock();
-        let at = (hint as usize).checked_rem(rails.len())?;
-        rails.get(at).cloned()
+        let home = rails.get((hint as usize).checked_rem(rails.len())?)?;
+        if rails.len() == 1 || home.load() < FEW {
+            return Some(home.clone());
+        }
+        rails.iter().min_by_key(|rail| rail.load()).cloned()
+    }
+
+    fn rail(&self, at: usize) -> Option<Arc<Rail>> {
+        self.rails.lock().get(at).cloned()
+    }
+
+    /// Calls `f` for every rail; those that come or go meanwhile may be missed.
+    fn for_each_rail(&self, mut f: impl FnMut(&Arc<Rail>)) {
+        for at in 0.. {
+            let Some(rail) = self.rail(at) else { return };
+            f(&rail);
+        }
+    }
+
+    /// What its rails have in common.
+    pub(super) fn bundle(&self) -> &Bundle {
+        &self.bundle
+    }
+
+    /// Has rails that owe acknowledgements give them, if others may have to wait for them.
+    pub(super) fn hasten_acks(&self) {
+        if self.rails() > 1 {
+            self.for_each_rail(Rail::hasten_ack);
+        }
+    }
+
+    /// A link makes a rail to this peer; followed by [`Self::release`]. Sleeps.
+    pub(super) fn claim(&self) -> Result {
+        if self.claims.load(Relaxed) > 0 {
+            self.bundle.expect_more_rails()?;
+        }
+        self.claims.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// A link gives up its claim. Returns whether it was the last.
+    pub(super) fn release(&self) -> bool {
+        self.claims.fetch_sub(1, Relaxed) == 1
     }
 
     /// Looks for frames in the caller's context. Returns whether some were handed up. Sleeps,
@@ -281,11 +368,7 @@ impl Peer {
             return wire.deliver_now(self);
         }
         let mut found = false;
-        for at in 0.. {
-            let rail = self.rails.lock().get(at).cloned();
-            let Some(rail) = rail else { break };
-            found |= rail.poll();
-        }
+        self.for_each_rail(|rail| found |= rail.poll());
         found
     }
 
@@ -324,10 +407,19 @@ impl Peer {
             if life.stage == Stage::Down {
                 return Err(ENODEV);
             }
-            let refused = self.rails.lock().push_within_capacity(rail);
-            if refused.is_err() {
+            let mut rails = self.rails.lock();
+            if rails.len() == MAX_RAILS {
                 return Err(ENOSPC);
             }
+            for other in rails.iter() {
+                other.share();
+            }
+            rail.join(rails.is_empty());
+            if life.told == Stage::Up {
+                rail.open();
+            }
+            // There is room, as was asked above.
+            rails.push_within_capacity(rail).map_err(|_| ENOSPC)?;
             life.stage = Stage::Up;
         }
         self.queue_events();
@@ -366,11 +458,12 @@ impl Peer {
 
     /// Every rail of this peer, to be told that the host is not the same any more.
     pub(super) fn declare_dead(&self) {
-        for hint in 0..MAX_RAILS as u32 {
-            if let Some(rail) = self.rail(hint) {
-                rail.declare_dead();
-            }
-        }
+        self.for_each_rail(|rail| rail.declare_dead());
+    }
+
+    /// Has the rails send what others have left behind.
+    pub(super) fn take_over(&self) {
+        self.for_each_rail(|rail| rail.ask());
     }
 
     /// No frame is taken or delivered by the loopback wire from now on.

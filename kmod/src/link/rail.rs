@@ -5,12 +5,14 @@
 //! when it is handed to the ring. Its buffer is kept until the other side has acknowledged it and
 //! the hardware has let go of it. Received frames are handed up straight from the ring's page.
 
+use super::bundle::{Bundle, Order};
 use super::counters::Counts;
-use super::frames::{Frames, Sent};
+use super::frames::{Frames, Numbers, Refusal};
 use super::pump::{Pump, Taken, Target};
-use super::rings::{Rings, CONTROL};
+use super::rings::Rings;
 use super::{Peer, TxError};
 use crate::net::Net;
+use crate::proto::bundle::{Epoch, EPOCH_LEN};
 use crate::proto::frame::{FrameError, Header, Opcode};
 use crate::proto::hello::Agreed;
 use crate::proto::rail::{self as proto, Rx};
@@ -20,7 +22,7 @@ use crate::thunderbolt::ring::{Received, RxRing, TxBuf};
 use core::fmt::{self, Write};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
-use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SetOnce, SpinLock};
+use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, MutexGuard, SpinLock};
 use kernel::workqueue::{impl_has_delayed_work, new_delayed_work, DelayedWork, WorkItem};
 
 /// Frames taken from the ring before acknowledgements go out and others get the CPU.
@@ -44,8 +46,8 @@ const REASONS: [FrameError; FrameError::COUNT] = [
 
 /// What a rail tells the link that it belongs to. Called from work items, no lock held.
 pub(super) trait Owner: Send + Sync {
-    /// The answer to a ping of ours has come.
-    fn pong(self: Arc<Self>, nonce: u64);
+    /// The answer to a ping of ours has come, with what the other end says of the bundle.
+    fn pong(self: Arc<Self>, nonce: u64, theirs: Epoch);
     /// The other side does not answer any more.
     fn dead(self: Arc<Self>);
 }
@@ -68,10 +70,11 @@ pub(super) struct Rail {
     queue: Arc<Workqueue>,
     net: Arc<Net>,
     owner: Arc<dyn Owner>,
-    /// Set when the rail is ready.
-    peer: SetOnce<Arc<Peer>>,
+    peer: Arc<Peer>,
     /// Frames in flight at most.
     frames: u32,
+    /// Frames in flight; the most that there can be if it is of no use to send on this rail.
+    load: Atomic<u32>,
     /// Frames may be handed up.
     open: Atomic<u32>,
     pub(super) counters: Counters,
@@ -94,6 +97,7 @@ impl Rail {
     pub(super) fn new(
         rings: Rings,
         agreed: &Agreed,
+        peer: Arc<Peer>,
         queue: Arc<Workqueue>,
         net: Arc<Net>,
         owner: Arc<dyn Owner>,
@@ -116,8 +120,9 @@ impl Rail {
                 queue,
                 net,
                 owner,
-                peer: SetOnce::new(),
+                peer,
                 frames: window,
+                load: Atomic::new(0),
                 open: Atomic::new(0),
                 counters: Counters::new(),
                 state <- new_spinlock!(state, "tbrdma_rail"),
@@ -145,9 +150,12 @@ impl Rail {
     }
 
     /// Ends the rail: afterwards nothing is sent or delivered, no work of it runs, and no buffer
-    /// is in the hardware. Sleeps, briefly. The paths have to be disabled before.
-    pub(super) fn stop(self: &Arc<Self>) {
+    /// is in the hardware. Sleeps, briefly. The paths have to be disabled before. `rescue`: frames
+    /// that were not acknowledged are left to the other rails of the peer, which fails if memory is
+    /// short.
+    pub(super) fn stop(self: &Arc<Self>, rescue: bool) -> Result {
         self.state.lock().closed = true;
+        self.load.store(u32::MAX, Relaxed);
         // Senders that hold a buffer are copying into it under a spinlock: soon done. They must
         // not be the ones who drop the last buffer, for that sleeps.
         while self.state.lock().filling != 0 {
@@ -157,13 +165,40 @@ impl Rail {
         os::cancel_sync::<_, 0>(self);
         // Dropping a ring stops it first.
         drop(self.rx.lock().take());
-        let emptied = self.state.lock().empty();
-        drop(emptied);
+        let mut emptied = self.state.lock().empty();
+        if rescue {
+            return emptied.rescue(|orphan| self.bundle().add_orphan(orphan));
+        }
+        Ok(())
     }
 
-    /// Says whose the rail is.
-    pub(super) fn set_peer(&self, peer: Arc<Peer>) {
-        self.peer.populate(peer);
+    fn bundle(&self) -> &Bundle {
+        self.peer.bundle()
+    }
+
+    /// The rail belongs to the peer's bundle. `alone`: it is the first. Nothing is sent or taken
+    /// before.
+    pub(super) fn join(&self, alone: bool) {
+        let (tx, rx) = self.bundle().epoch().tags();
+        let mut state = self.state.lock();
+        state.proto.set_bundle(tx, rx);
+        state.numbers = match alone {
+            true => Numbers::Own(0),
+            false => Numbers::Bundle,
+        };
+    }
+
+    /// Other rails will carry frames of the bundle as well.
+    pub(super) fn share(&self) {
+        let mut state = self.state.lock();
+        if let Some(sender) = state.share() {
+            self.bundle().tx().sender = sender;
+        }
+    }
+
+    /// How much is under way on this rail.
+    pub(super) fn load(&self) -> u32 {
+        self.load.load(Relaxed)
     }
 
     /// From now on frames are taken: the layer above knows the peer.
@@ -177,15 +212,15 @@ impl Rail {
         self.owner.clone().dead();
     }
 
-    /// See [`Peer::send`].
+    /// See [`Peer::send`]. The frame is sent on this rail, or left to others if it ends meanwhile.
     pub(super) fn send(
         self: &Arc<Self>,
+        mut buf: KBox<TxBuf>,
         mut header: Header,
         ext: &[u8],
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result,
     ) -> Result<(), TxError> {
-        let mut buf = self.take_buf()?;
         // Filled outside the lock: other QPs go on meanwhile.
         let bytes = buf.bytes();
         let filled = match header.emit(ext, payload_len, bytes) {
@@ -197,50 +232,53 @@ impl Rail {
         };
         let mut state = self.state.lock();
         state.filling -= 1;
-        let end = if state.closed || state.dead {
-            Err(TxError::Down)
-        } else {
-            filled.map_err(TxError::Fill)
-        };
-        let end = match end {
+        let end = match filled {
             Ok(end) => end,
             Err(e) => {
-                state.proto.cancel();
-                let _ = state.free.push_within_capacity(buf);
-                return Err(e);
+                state.unclaim(self.bundle(), buf);
+                return Err(TxError::Fill(e));
             }
         };
         let now = now_us();
+        header.bundle = state.number(self.bundle());
         let seq = state.proto.commit(&mut header, now);
         // It went well with the same lengths before.
         let _ = header.emit(ext, payload_len, buf.bytes());
-        state.submit(&mut buf, end);
-        if let Some(slot) = state.slot(seq) {
-            *slot = Some(Sent { buf, len: end });
-        }
+        state.launch(buf, end, seq, header.bundle);
+        self.note_load(&state);
         self.arm(&mut state, now);
         Ok(())
     }
 
-    fn take_buf(self: &Arc<Self>) -> Result<KBox<TxBuf>, TxError> {
+    /// A buffer for a frame, to be given to [`Self::send`]. A rail that has ended refuses, too:
+    /// whoever waits hears of it when the peer knows how it goes on.
+    pub(super) fn take_buf(self: &Arc<Self>) -> Result<KBox<TxBuf>, Refusal> {
         let mut state = self.state.lock();
         if state.closed || state.dead {
-            return Err(TxError::Down);
+            return Err(Refusal::Rail);
         }
         if !state.has_room() {
             state.collect();
         }
-        if state.free.len() > CONTROL && state.proto.reserve() {
-            if let Some(buf) = state.free.pop() {
-                state.filling += 1;
-                return Ok(buf);
-            }
-            state.proto.cancel();
+        let refusal = match state.claim(self.bundle()) {
+            Ok(buf) => return Ok(buf),
+            Err(refusal) => refusal,
+        };
+        // Room in the span comes with an acknowledgement, and whoever takes that looks.
+        if refusal == Refusal::Rail {
+            state.refused = true;
+            self.arm(&mut state, now_us());
+            self.counters.refused.fetch_add(1, Relaxed);
         }
-        state.refused = true;
-        self.arm(&mut state, now_us());
-        self.counters.refused.fetch_add(1, Relaxed);
-        Err(TxError::Full)
+        Err(refusal)
+    }
+
+    fn note_load(&self, state: &Frames) {
+        let load = match state.closed || state.dead {
+            true => u32::MAX,
+            false => state.proto.in_flight(),
+        };
+        self.load.store(load, Relaxed);
     }
 
     /// A number for each of `counters::NAMES`.
@@ -265,6 +303,10 @@ impl Rail {
             malformed.sum(),
             stats.naks_sent,
             stats.naks_received,
+            // Of bundles.
+            0,
+            0,
+            0,
         ]
     }
 
@@ -317,7 +359,16 @@ impl Rail {
 
     /// Asks the other side to prove that the path works; [`Owner::pong`] tells of the answer.
     pub(super) fn ping(&self, nonce: u64) {
-        self.send_control(Opcode::Ping, &nonce.to_le_bytes());
+        self.send_proof(Opcode::Ping, nonce);
+    }
+
+    /// PING or PONG.
+    fn send_proof(&self, opcode: Opcode, nonce: u64) {
+        let mut payload = [0; 8 + EPOCH_LEN];
+        let (first, second) = payload.split_at_mut(8);
+        first.copy_from_slice(&nonce.to_le_bytes());
+        second.copy_from_slice(&self.bundle().epoch().emit());
+        self.send_control(opcode, &payload);
     }
 
     fn send_control(&self, opcode: Opcode, payload: &[u8]) {
@@ -341,6 +392,7 @@ impl Rail {
         let sent = state.send_controls(now);
         self.counters.control.fetch_add(sent, Relaxed);
         state.dead |= state.proto.is_dead(now);
+        self.note_load(state);
         self.arm(state, now);
     }
 
@@ -362,7 +414,13 @@ impl Rail {
     }
 
     /// One frame from the ring. Returns whether something was handed up.
-    fn receive(self: &Arc<Self>, rx: &RxRing, frame: Received<'_>, now: u64) -> bool {
+    fn receive(
+        self: &Arc<Self>,
+        rx: &RxRing,
+        order: &mut Order,
+        frame: Received<'_>,
+        now: u64,
+    ) -> bool {
         let Some(bytes) = frame.bytes() else {
             self.counters.damaged.fetch_add(1, Relaxed);
             return false;
@@ -385,15 +443,15 @@ impl Rail {
             let mut state = self.state.lock();
             let una = state.proto.una();
             let verdict = state.proto.on_frame(&header, payload, now);
-            state.acked(una);
+            state.acked(una, self.bundle());
             verdict
         };
         match verdict {
             Rx::Deliver => {
-                self.deliver(&header, ext, payload);
+                let mut delivered = self.in_order(order, bytes, &header, ext, payload);
                 drop(frame);
-                self.deliver_held(rx);
-                true
+                delivered |= self.deliver_held(rx, order);
+                delivered
             }
             Rx::Hold => {
                 let kept = frame.keep();
@@ -411,13 +469,15 @@ impl Rail {
         }
     }
 
-    /// Hands up what had to wait for a frame that has come now.
-    fn deliver_held(self: &Arc<Self>, rx: &RxRing) {
+    /// Goes on with what had to wait for a frame of this rail that has come now. Returns whether
+    /// something was handed up.
+    fn deliver_held(self: &Arc<Self>, rx: &RxRing, order: &mut Order) -> bool {
+        let mut delivered = false;
         loop {
             let kept = {
                 let mut state = self.state.lock();
                 let Some(seq) = state.proto.next_held() else {
-                    return;
+                    return delivered;
                 };
                 state.held_at(seq).and_then(Option::take)
             };
@@ -425,16 +485,37 @@ impl Rail {
                 continue;
             };
             // It was understood when it came, and nobody has touched it since.
-            if let Some(Ok((header, ext, payload))) = frame.bytes().map(Header::parse) {
-                self.deliver(&header, ext, payload);
+            let Some(bytes) = frame.bytes() else { continue };
+            if let Ok((header, ext, payload)) = Header::parse(bytes) {
+                delivered |= self.in_order(order, bytes, &header, ext, payload);
             }
         }
     }
 
+    /// The rail delivers a frame: hands it up, and what had to wait for it, unless it has to wait
+    /// for a frame of another rail itself. Returns whether something was handed up.
+    fn in_order(
+        &self,
+        order: &mut Order,
+        bytes: &[u8],
+        header: &Header,
+        ext: &[u8],
+        payload: &[u8],
+    ) -> bool {
+        if !order.on_frame(header.bundle, bytes) {
+            return false;
+        }
+        self.deliver(header, ext, payload);
+        while let Some(bytes) = order.next_held() {
+            if let Ok((header, ext, payload)) = Header::parse(bytes) {
+                self.deliver(&header, ext, payload);
+            }
+        }
+        true
+    }
+
     fn deliver(&self, header: &Header, ext: &[u8], payload: &[u8]) {
-        let Some(peer) = self.peer.as_ref() else {
-            return;
-        };
+        let peer = &self.peer;
         if header.opcode == Opcode::Netdev {
             self.net.receive(&peer.mac(), payload);
         } else {
@@ -445,15 +526,34 @@ impl Rail {
     fn control_frame(&self, header: &Header, payload: &[u8]) {
         match header.opcode {
             Opcode::Ping => {
-                self.send_control(Opcode::Pong, payload.get(..8).unwrap_or_default());
+                if let Some(nonce) = payload.first_chunk() {
+                    self.send_proof(Opcode::Pong, u64::from_le_bytes(*nonce));
+                }
             }
             Opcode::Pong => {
-                if let Some(nonce) = payload.first_chunk::<8>() {
-                    self.owner.clone().pong(u64::from_le_bytes(*nonce));
+                let Some((nonce, theirs)) = payload.split_first_chunk() else {
+                    return;
+                };
+                if let Some(theirs) = Epoch::parse(theirs) {
+                    self.owner.clone().pong(u64::from_le_bytes(*nonce), theirs);
                 }
             }
             _ => (),
         }
+    }
+
+    /// What is owed to the other side is acknowledged now.
+    pub(super) fn hasten_ack(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        if !state.closed {
+            state.proto.hasten_ack();
+            self.work_off(&mut state, now_us());
+        }
+    }
+
+    /// Has the rail look whether other rails have left something behind.
+    pub(super) fn ask(&self) {
+        Pump::ask(&self.pump);
     }
 
     /// After frames or time have passed: control frames, room for those who wait, a dead rail.
@@ -465,17 +565,22 @@ impl Rail {
             }
             state.collect();
             let was_dead = state.dead;
+            let bundled = state.numbers == Numbers::Bundle;
+            if bundled && !was_dead {
+                state.adopt(self.bundle(), now);
+            }
             self.work_off(&mut state, now);
-            let resume = state.refused && state.has_room();
+            let mut resume = state.refused && state.has_room();
             if resume {
                 state.refused = false;
+            }
+            if bundled {
+                resume |= self.bundle().tx().sender.take_resume();
             }
             (resume, state.dead && !was_dead)
         };
         if resume {
-            if let Some(peer) = self.peer.as_ref() {
-                peer.upcalls().tx_ready(peer);
-            }
+            self.peer.upcalls().tx_ready(&self.peer);
             Net::kick(&self.net);
         }
         if dead {
@@ -485,19 +590,26 @@ impl Rail {
 
     /// Takes a batch of frames from the ring and hands them up. Returns how many were there, and
     /// whether something was handed up.
-    fn take_batch(self: &Arc<Self>, rx: &RxRing) -> (usize, bool) {
+    fn take_batch(
+        self: &Arc<Self>,
+        rx: &RxRing,
+        mut order: MutexGuard<'_, Order>,
+    ) -> (usize, bool) {
         let now = now_us();
         let mut taken = 0;
         let mut delivered = false;
         while taken < BATCH {
             let Some(frame) = rx.poll() else { break };
             taken += 1;
-            delivered |= self.receive(rx, frame, now);
+            delivered |= self.receive(rx, &mut order, frame, now);
+        }
+        let acks_are_due = order.acks_are_due();
+        drop(order);
+        if acks_are_due {
+            self.peer.hasten_acks();
         }
         if delivered {
-            if let Some(peer) = self.peer.as_ref() {
-                peer.upcalls().batch_end(peer);
-            }
+            self.peer.upcalls().batch_end(&self.peer);
         }
         (taken, delivered)
     }
@@ -509,7 +621,10 @@ impl Rail {
             return false;
         };
         let Some(rx) = &*rx else { return false };
-        let (taken, delivered) = self.take_batch(rx);
+        let Some(order) = self.bundle().try_order() else {
+            return false;
+        };
+        let (taken, delivered) = self.take_batch(rx, order);
         let now = now_us();
         self.pump.polled(now, taken > 0);
         if taken > 0 {
@@ -525,7 +640,7 @@ impl Target for Rail {
         let Some(rx) = &*rx else {
             return Taken::Nothing;
         };
-        let (taken, _) = this.take_batch(rx);
+        let (taken, _) = this.take_batch(rx, this.bundle().order());
         this.settle(now_us());
         match taken {
             0 => Taken::Nothing,

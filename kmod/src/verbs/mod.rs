@@ -240,6 +240,18 @@ pub(crate) fn ucontext_response() -> AllocUcontextResp {
     }
 }
 
+impl Hca {
+    /// Has the QPs go on that wait for room at `peer`.
+    fn unblock(&self, peer: &Arc<Peer>) {
+        for _ in 0..self.blocked.len() {
+            let Some(qp) = self.blocked.pop_for(peer) else {
+                break;
+            };
+            Qp::unblocked(&qp);
+        }
+    }
+}
+
 impl Upcalls for Hca {
     fn deliver(&self, peer: &Arc<Peer>, hdr: &Header, ext: &[u8], payload: &[u8]) {
         if hdr.opcode == Opcode::QpAck {
@@ -275,18 +287,16 @@ impl Upcalls for Hca {
 
     fn tx_ready(&self, peer: &Arc<Peer>) {
         acks::flush(self, peer);
-        for _ in 0..self.blocked.len() {
-            let Some(qp) = self.blocked.pop_for(peer) else {
-                break;
-            };
-            Qp::unblocked(&qp);
-        }
+        self.unblock(peer);
     }
 
     fn peer_up(&self, _peer: &Arc<Peer>) {}
 
     fn peer_down(&self, peer: &Arc<Peer>) {
         self.qps.for_each(|qp| Qp::peer_lost(qp, peer));
+        self.answers.lock().retain(|(to, _)| *to != peer.id());
+        // Datagrams do not wait for a peer that is gone.
+        self.unblock(peer);
     }
 
     fn port_changed(&self) {

@@ -58,6 +58,11 @@ impl Receiver {
         Rx::Hold
     }
 
+    /// The caller cannot keep the frame, because no honest sender would have sent it yet.
+    pub fn refuse(&mut self) {
+        self.beyond += 1;
+    }
+
     /// After a delivery: the next kept frame that is in order now.
     pub fn next_held(&mut self) -> Option<u32> {
         let seq = self.expected;

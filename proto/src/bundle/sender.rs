@@ -25,6 +25,17 @@ impl Sender {
         Self::default()
     }
 
+    /// Goes on where one rail alone has given the numbers, without asking: `una` is the oldest
+    /// unacknowledged one, `nxt` the next, and `reserved` claims are to be committed or given back.
+    pub fn resume(una: u32, nxt: u32, reserved: u32) -> Self {
+        Self {
+            una,
+            nxt,
+            reserved,
+            ..Self::default()
+        }
+    }
+
     /// Frames that could be reserved now.
     pub fn room(&self) -> u32 {
         SPAN.saturating_sub(self.nxt.wrapping_sub(self.una) + self.reserved)
