@@ -5,6 +5,7 @@
 //! found it.
 
 mod bench;
+mod bundle;
 pub mod facts;
 mod loopback;
 mod loss;

@@ -1,7 +1,7 @@
 //! More than two hosts, and more than one cable.
 
 use crate::bench::{wait_for_port, Shape};
-use crate::{pingpong, Bench};
+use crate::{bundle, pingpong, Bench};
 use anyhow::{ensure, Result};
 use std::time::Duration;
 use tbrdma_lab::Lab;
@@ -32,7 +32,8 @@ pub(crate) fn two_cables(bench: &mut Bench) -> Result<()> {
     wait_for_port(lab, "ACTIVE")?;
     reaches_over_tbnet(lab, 0, "a", "b", 2)?;
     pingpong::checked(lab, "a", "b")?;
-    pingpong::checked(lab, "b", "a")
+    pingpong::checked(lab, "b", "a")?;
+    bundle::run(lab)
 }
 
 /// Stock thunderbolt_net has an interface for each of the `cables` between the two hosts, and pings

@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let lab = bench.pair()?;
     wait_for_port(lab, "ACTIVE")?;
-    for pull in [pull_under_load, pull_under_perftest] {
+    for pull in [|lab: &Lab| pull_under_load(lab, &[0]), pull_under_perftest] {
         pull(lab)?;
         wait_for_port(lab, "DOWN")?;
         lab.fabric()?.plug(0)?;
@@ -38,14 +38,16 @@ fn pull_under_perftest(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Both ends of a running transfer end with a completion error, soon.
-fn pull_under_load(lab: &Lab) -> Result<()> {
+/// Both ends of a running transfer end with a completion error, soon, when all cables are pulled.
+pub(crate) fn pull_under_load(lab: &Lab, cables: &[usize]) -> Result<()> {
     let check = "tbrdma-verbs-check --device tbrdma0 --gid-index 0 --mode write --both \
                  --size 65536 --count 100000000 --depth 32 --expect-error";
     let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
     let client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
     wait_for_traffic(lab)?;
-    lab.fabric()?.unplug(0)?;
+    for cable in cables {
+        lab.fabric()?.unplug(*cable)?;
+    }
     // The program gives up by itself if it sees no error within its own limit.
     for (host, running) in [("a", server), ("b", client)] {
         let (status, printed) = running.outcome()?;

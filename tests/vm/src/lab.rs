@@ -325,6 +325,11 @@ pub struct Running {
 }
 
 impl Running {
+    /// It has not come to its end yet.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
     /// Waits for its end, and returns what it printed if it succeeded.
     pub fn finish(self) -> Result<String> {
         let Self {
