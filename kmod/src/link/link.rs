@@ -395,6 +395,8 @@ impl Link {
         };
         self.complain(resources, e, what);
         self.leave(resources);
+        // The conversation begins with new rings.
+        resources.rings = None;
         *self.talk.lock() = None;
         false
     }
