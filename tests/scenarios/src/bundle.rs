@@ -85,6 +85,7 @@ fn during(
     mut count: u64,
     disturb: fn(&Lab, &mut Running) -> Result<bool>,
 ) -> Result<()> {
+    let most = count * 64;
     loop {
         let check =
             format!("tbrdma-verbs-check --device tbrdma0 --gid-index 0 {what} --count {count}");
@@ -104,6 +105,10 @@ fn during(
         if done {
             return Ok(());
         }
+        ensure!(
+            count < most,
+            "{count} messages are over before both cables were used and put back"
+        );
         count *= 4;
     }
 }
