@@ -134,18 +134,20 @@ fn used(lab: &Lab, transfer: &mut Running, cables: &[usize]) -> Result<bool> {
     }
 }
 
-/// Each cable is pulled while both are in use, and put back when the other has carried on.
+/// Each cable is pulled while both are in use, and put back when the other has carried on. Busy
+/// hosts notice late what happened to a cable, and are given the time: else both would be without.
 fn pulled_in_turn(lab: &Lab, transfer: &mut Running) -> Result<bool> {
     for cable in BOTH {
         if !used(lab, transfer, &BOTH)? {
             return Ok(false);
         }
         lab.fabric()?.unplug(cable)?;
-        let went_on = used(lab, transfer, &[1 - cable]);
+        let went_on = joined(lab, 1).and_then(|()| used(lab, transfer, &[1 - cable]));
         lab.fabric()?.plug(cable)?;
         if !went_on? {
             return Ok(false);
         }
+        joined(lab, 2)?;
     }
     used(lab, transfer, &BOTH)
 }
@@ -166,7 +168,11 @@ fn cut(lab: &Lab, transfer: &mut Running) -> Result<bool> {
     lab.fabric()?.set_fault(0, Direction::Both, everything)?;
     let went_on = joined(lab, 1).and_then(|()| used(lab, transfer, &[1]));
     lab.fabric()?.clear_faults()?;
-    if !went_on? || !used(lab, transfer, &BOTH)? {
+    if !went_on? {
+        return Ok(false);
+    }
+    joined(lab, 2)?;
+    if !used(lab, transfer, &BOTH)? {
         return Ok(false);
     }
     let moved = self::moved(lab)? - moved;
