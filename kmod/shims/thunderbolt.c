@@ -253,6 +253,17 @@ int tbrdma_xdomain_lanes(const struct tb_xdomain *xd)
 	return xd->link_width == TB_LINK_WIDTH_DUAL ? 2 : 1;
 }
 
+/* Waits until the connection manager is through with what it is doing. */
+bool tbrdma_xdomain_has_gone(struct tb_xdomain *xd)
+{
+	bool gone;
+
+	mutex_lock(&xd->tb->lock);
+	gone = xd->is_unplugged;
+	mutex_unlock(&xd->tb->lock);
+	return gone;
+}
+
 /* Kernels up to 7.2 cannot switch the interrupt of a TX ring off. */
 #ifdef TBRDMA_RING_NO_INTERRUPT
 #define TX_FLAGS (RING_FLAG_FRAME | RING_FLAG_NO_INTERRUPT)

@@ -40,6 +40,7 @@ void *tbrdma_service_data(struct tb_service *svc);
 void tbrdma_xdomain_get(struct tb_xdomain *xd);
 void tbrdma_xdomain_put(struct tb_xdomain *xd);
 int tbrdma_xdomain_lanes(const struct tb_xdomain *xd);
+bool tbrdma_xdomain_has_gone(struct tb_xdomain *xd);
 
 bool tbrdma_tx_interrupts(void);
 struct tb_ring *tbrdma_ring_alloc_tx(struct tb_xdomain *xd, int size);

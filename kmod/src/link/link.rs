@@ -349,7 +349,7 @@ impl Link {
                 Err(e) => {
                     if e == EBUSY {
                         log_info!("link {}: the HopID is taken; asking for another", self.id);
-                    } else if e != EAGAIN {
+                    } else if e != EAGAIN && e != ENODEV {
                         self.complain(resources, e, "cannot enable its paths");
                     }
                     self.leave(resources);

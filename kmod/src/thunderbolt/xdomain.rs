@@ -137,8 +137,15 @@ impl XDomain {
         Ok(hop)
     }
 
-    /// Joins rings to the wire. Sleeps; takes `tb->lock`.
+    /// Joins rings to the wire. Sleeps; takes `tb->lock`. `ENODEV` if the cable is gone.
     pub(crate) fn enable_paths(&self, out: &OutHopId, in_: &InHopId, ends: Ends) -> Result<Paths> {
+        // When a cable is pulled the core first takes its paths down, and only then, without its lock,
+        // unbinds us (since 7.2). Paths that are made in between stay for ever: disabling them does
+        // nothing any more, and their rings' numbers cannot be used again.
+        // SAFETY: valid by the invariant; its domain is there as long as the XDomain.
+        if unsafe { sys::tbrdma_xdomain_has_gone(self.ptr.as_ptr()) } {
+            return Err(ENODEV);
+        }
         // SAFETY: valid by the invariant; the core checks the numbers, which are those of rings
         // and HopIDs that exist.
         to_result(unsafe {
