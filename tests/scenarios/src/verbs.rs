@@ -135,6 +135,11 @@ pub(crate) fn connection_manager(bench: &mut Bench) -> Result<()> {
         ),
         ("ucmatose -p 7174", "ucmatose -s 10.79.0.1 -p 7174"),
         ("rdma_server -p 7174", "rdma_client -s 10.79.0.1 -p 7174"),
+        // With QPs of type RC. They send inline what they have asked no room for.
+        (
+            "rdma_xserver -c r -p 7174",
+            "rdma_xclient -c r -s 10.79.0.1 -p 7174",
+        ),
         (
             "ib_send_bw -R -n 300 -F -p 7174",
             "ib_send_bw -R -n 300 -F -p 7174 10.79.0.1",

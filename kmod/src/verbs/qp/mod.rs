@@ -31,7 +31,7 @@ use crate::rdma::gate::Gate;
 use crate::rdma::queue::{Owner, Queue};
 use crate::sys;
 use crate::thunderbolt::os::{cancel_sync, now_us};
-use crate::uapi::CreateQpResp;
+use crate::uapi::{CreateQpResp, Sge};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
 use kernel::sync::{new_spinlock, Arc, ArcBorrow, SpinLock};
@@ -114,12 +114,16 @@ impl QpCaps {
         if !fits {
             return Err(EINVAL);
         }
+        let send_sge = self.send_sge.max(1);
+        let room = send_sge * size_of::<Sge>() as u32;
         Ok(Self {
             send_wr: self.send_wr.max(1).next_power_of_two(),
             recv_wr: self.recv_wr.max(1).next_power_of_two(),
-            send_sge: self.send_sge.max(1),
+            send_sge,
             recv_sge: self.recv_sge.max(1),
-            inline: self.inline,
+            // Inline bytes lie where elements would. Programs that ask for none and send as many inline as fit there
+            // (librdmacm's rdma_xclient) work with the devices that their authors had.
+            inline: self.inline.max(room).min(LIMITS.inline),
         })
     }
 }
