@@ -5,6 +5,7 @@
 //! - [`debian`]: Debian root file systems
 //! - [`image`]: the guests' disk and initramfs, made from such a root
 //! - [`roots`]: those of the lab
+//! - [`source`]: what Debian built packages from
 //! - [`lab`]: machines, cables, and how to talk to them
 //! - [`health`]: what a guest's kernel log must not contain
 //!
@@ -22,6 +23,7 @@ pub mod lab;
 mod machine;
 mod process;
 pub mod roots;
+pub mod source;
 mod ssh;
 mod state;
 
