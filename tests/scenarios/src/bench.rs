@@ -1,7 +1,7 @@
 //! Labs for scenarios.
 
 use anyhow::{Context, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tbrdma_lab::{Lab, Options};
 
@@ -56,6 +56,11 @@ impl Bench {
             lab: None,
             expected: Vec::new(),
         }
+    }
+
+    /// The guests' root.
+    pub(crate) fn root(&self) -> &Path {
+        &self.setup.root.0
     }
 
     /// A lab of the shape that most scenarios share.

@@ -16,6 +16,7 @@ mod own;
 mod perftest;
 mod pingpong;
 mod programs;
+mod pyverbs;
 mod reload;
 pub mod stock;
 mod tbnet;
@@ -38,7 +39,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 19] = [
+pub const SCENARIOS: [Scenario; 20] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -62,6 +63,10 @@ pub const SCENARIOS: [Scenario; 19] = [
     Scenario {
         name: "lab-programs",
         run: programs::run,
+    },
+    Scenario {
+        name: "lab-pyverbs",
+        run: pyverbs::run,
     },
     Scenario {
         name: "lab-loss",
