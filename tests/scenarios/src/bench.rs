@@ -99,6 +99,10 @@ impl Bench {
             let lab = Lab::up(&options)?;
             let hosts: Vec<String> = lab.hosts().map(str::to_owned).collect();
             for host in &hosts {
+                // A guest that is still busy with what it found when it booted may load a module that a scenario has
+                // just unloaded.
+                lab.run(host, "udevadm settle --timeout=100")
+                    .context("a guest does not come to rest after it booted")?;
                 lab.access(host)?
                     .push(&self.setup.verbs_check, "/usr/local/bin/tbrdma-verbs-check")
                     .context("cannot copy the checker into a guest")?;

@@ -25,6 +25,11 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     lab.run("b", "modprobe thunderbolt_net")?;
     lab.run("b", "modprobe -r tbrdma && modprobe tbrdma ring_size=4096")?;
     wait_for_port(lab, "ACTIVE")?;
+    let asked = lab.run("b", "cat /sys/module/tbrdma/parameters/ring_size")?;
+    ensure!(
+        asked == "4096\n",
+        "somebody else has loaded the module, with ring_size={asked}"
+    );
     let log = lab.run("b", "dmesg")?;
     let taken = facts::ring_size_taken(&log, 4096)
         .context("the module did not say that it took fewer descriptors")?;
