@@ -1,6 +1,7 @@
 //! Two cables between two hosts carry the frames of every QP, and each of them suffices.
 
-use crate::{facts, loss, stock, unplug};
+use crate::checked::{self, CHECK};
+use crate::{facts, stock, unplug};
 use anyhow::{ensure, Context, Result};
 use std::time::{Duration, Instant};
 use tbrdma_fabric::protocol::{Direction, Fault, FaultKind, When};
@@ -23,7 +24,7 @@ pub(crate) fn run(lab: &Lab) -> Result<()> {
         "--mode read --size 65536 --depth 8 --count 200",
         "--mode atomic --depth 64 --count 5000",
     ] {
-        shared(lab, what, |lab| loss::both(lab, what))?;
+        shared(lab, what, |lab| checked::transfer(lab, what).map(drop))?;
     }
     for program in ["ib_write_bw -s 65536 -n 300", "ib_read_bw -s 65536 -n 200"] {
         let program = format!("{program} -F -d tbrdma0 -x 0");
@@ -46,7 +47,7 @@ pub(crate) fn run(lab: &Lab) -> Result<()> {
         lab.fabric()?.plug(cable)?;
     }
     joined(lab, 2)?;
-    loss::both(lab, "--mode send --size 4096 --count 200")
+    checked::transfer(lab, "--mode send --size 4096 --count 200").map(drop)
 }
 
 /// Waits until each host has so many rails to the other.
@@ -87,8 +88,7 @@ fn during(
 ) -> Result<()> {
     let most = count * 64;
     loop {
-        let check =
-            format!("tbrdma-verbs-check --device tbrdma0 --gid-index 0 {what} --count {count}");
+        let check = format!("{CHECK} {what} --count {count}");
         let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
         let mut client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
         let disturbed = disturb(lab, &mut client);

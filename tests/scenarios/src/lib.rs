@@ -6,6 +6,7 @@
 
 mod bench;
 mod bundle;
+mod checked;
 pub mod facts;
 mod loopback;
 mod loss;

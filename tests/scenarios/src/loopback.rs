@@ -40,7 +40,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     }
     for mode in ["send", "write", "read"] {
         let check = format!(
-            "tbrdma-verbs-check --device tbrdma0 --gid-index 0 --mode {mode} --size 4099 --count 500"
+            "{} --mode {mode} --size 4099 --count 500",
+            crate::checked::CHECK
         );
         let server = lab.start("a", &format!("{check} --server 127.0.0.1"), LIMIT)?;
         lab.run_for("a", &format!("{check} --client 127.0.0.1"), LIMIT)?;

@@ -1,60 +1,93 @@
-//! Checked traffic while one data frame in a hundred is lost.
+//! Checked traffic of every operation over cables that lose, damage, repeat and delay frames.
 
 use crate::bench::wait_for_port;
-use crate::{facts, Bench};
-use anyhow::{ensure, Result};
-use std::time::Duration;
-use tbrdma_fabric::protocol::{Direction, Fault, FaultKind, When};
+use crate::{checked, facts, Bench};
+use anyhow::{ensure, Context, Result};
+use tbrdma_fabric::protocol::{CableCounters, Direction, Fault, FaultKind, When};
 use tbrdma_lab::Lab;
 
-/// Against hanging only; the emulation is slow and its speed varies.
-const LIMIT: Duration = Duration::from_secs(1500);
+/// What happens to frames, in both directions, and how likely it is for each.
+const TROUBLES: [(FaultKind, f64); 6] = [
+    (FaultKind::Drop, 0.001),
+    (FaultKind::Drop, 0.01),
+    (FaultKind::Drop, 0.05),
+    (FaultKind::Corrupt, 0.01),
+    (FaultKind::Duplicate, 0.01),
+    (FaultKind::Delay, 0.01),
+];
+
+/// Messages of one frame and of many, in both roles of either host.
+const OPERATIONS: [&str; 6] = [
+    "--mode send --size 64 --count 5000 --depth 256",
+    "--mode send --both --size 1048576 --count 12 --depth 8",
+    "--mode write --size 300 --count 3000 --depth 64",
+    "--mode write --both --size 1048576 --count 12 --depth 8",
+    "--mode read --size 1048576 --count 12 --depth 8",
+    "--mode atomic --count 2000 --depth 64",
+];
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let lab = bench.pair()?;
     wait_for_port(lab, "ACTIVE")?;
+    TROUBLES
+        .iter()
+        .try_for_each(|(kind, probability)| trouble(lab, *kind, *probability))
+}
+
+/// Every operation under a trouble on all cables between a and b.
+fn trouble(lab: &Lab, kind: FaultKind, probability: f64) -> Result<()> {
+    operations(lab, kind, probability)
+        .with_context(|| format!("{kind:?}, each frame with probability {probability}"))
+}
+
+fn operations(lab: &Lab, kind: FaultKind, probability: f64) -> Result<()> {
     let mut fabric = lab.fabric()?;
-    let loss = Fault {
-        kind: FaultKind::Drop,
-        when: When::Chance {
-            probability: 0.01,
-            seed: 77,
-        },
-    };
-    fabric.set_fault(0, Direction::Both, loss)?;
-    let outcome = traffic(lab);
+    let before = fabric.counters()?.cables;
+    let repeated = repeated(lab)?;
+    for cable in 0..before.len() {
+        let when = When::Chance {
+            probability,
+            seed: 77 + cable as u64,
+        };
+        fabric.set_fault(cable, Direction::Both, Fault { kind, when })?;
+    }
+    let outcome = OPERATIONS
+        .iter()
+        .try_for_each(|what| checked::transfer(lab, what).map(drop).context(*what));
     fabric.clear_faults()?;
     outcome?;
-    let dropped: u64 = fabric
-        .counters()?
-        .cables
-        .iter()
-        .map(|cable| cable.dropped)
-        .sum();
+    let after = fabric.counters()?.cables;
+    for (cable, (after, before)) in after.iter().zip(&before).enumerate() {
+        let met = met(kind, after) - met(kind, before);
+        ensure!(
+            met >= 5,
+            "only {met} frames on cable {cable} had that trouble, so nothing was shown"
+        );
+    }
+    let repeated = self::repeated(lab)? - repeated;
+    let lost = matches!(kind, FaultKind::Drop | FaultKind::Corrupt);
     ensure!(
-        dropped > 1000,
-        "only {dropped} frames were dropped, so nothing was shown"
-    );
-    let told = lab.run("b", "rdma statistic show link tbrdma0/1")?;
-    let repeated = facts::statistic(&told, "tx_retransmits")?;
-    ensure!(
-        repeated > 0,
-        "rdma statistic shows no repeated frame:\n{told}"
+        repeated > 0 || !lost,
+        "rdma statistic shows no repeated frame"
     );
     Ok(())
 }
 
-fn traffic(lab: &Lab) -> Result<()> {
-    both(lab, "--mode send --size 64 --count 1000000 --depth 256")?;
-    both(lab, "--mode send --size 1048576 --count 500 --depth 8")?;
-    both(lab, "--mode write --size 1048576 --count 250 --depth 8")?;
-    both(lab, "--mode read --size 1048576 --count 250 --depth 8")
+/// Frames that a fault of this kind has met.
+fn met(kind: FaultKind, counters: &CableCounters) -> u64 {
+    match kind {
+        FaultKind::Drop => counters.dropped,
+        FaultKind::Corrupt | FaultKind::CorruptSilently => counters.corrupted,
+        FaultKind::Duplicate => counters.duplicated,
+        FaultKind::Delay => counters.delayed,
+    }
 }
 
-/// Checked traffic from b to a.
-pub(crate) fn both(lab: &Lab, what: &str) -> Result<()> {
-    let check = format!("tbrdma-verbs-check --device tbrdma0 --gid-index 0 {what}");
-    let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
-    lab.run_for("b", &format!("{check} --client a"), LIMIT)?;
-    server.finish().map(drop)
+/// Frames that a and b had to send again.
+fn repeated(lab: &Lab) -> Result<u64> {
+    let of = |host| {
+        let told = lab.run(host, "rdma statistic show link tbrdma0/1")?;
+        facts::statistic(&told, "tx_retransmits")
+    };
+    Ok(of("a")? + of("b")?)
 }

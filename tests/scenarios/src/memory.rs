@@ -37,6 +37,6 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         (32..4096).contains(&taken),
         "{taken} descriptors were taken instead of fewer than 4096"
     );
-    crate::loss::both(lab, "--mode send --size 4096 --count 1000")?;
-    crate::loss::both(lab, "--mode write --size 65536 --count 100")
+    crate::checked::transfer(lab, "--mode send --size 4096 --count 1000")?;
+    crate::checked::transfer(lab, "--mode write --size 65536 --count 100").map(drop)
 }

@@ -19,8 +19,10 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     // With another user of thunderbolt.ko, or `modprobe -r` takes that away as well.
     crate::tbnet::configure(lab)?;
 
-    let check = "tbrdma-verbs-check --device tbrdma0 --gid-index 0 --mode write --size 65536 \
-                 --count 100000000 --depth 32 --expect-error --error-limit 60";
+    let check = format!(
+        "{} --mode write --size 65536 --count 100000000 --depth 32 --expect-error --error-limit 60",
+        crate::checked::CHECK
+    );
     let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
     let client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
     crate::unplug::wait_for_traffic(lab)?;
@@ -58,7 +60,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         "thunderbolt_net lost the packets {lost:?}:\n{printed}"
     );
     wait_for_port(lab, "ACTIVE")?;
-    crate::loss::both(lab, "--mode send --size 4096 --count 200")?;
+    crate::checked::transfer(lab, "--mode send --size 4096 --count 200")?;
 
     // A ring that is larger than the default, without any contiguous memory set aside.
     ensure!(
@@ -68,7 +70,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     );
     lab.run("b", "modprobe -r tbrdma && modprobe tbrdma ring_size=4096")?;
     wait_for_port(lab, "ACTIVE")?;
-    crate::loss::both(lab, "--mode send --size 4096 --count 200")?;
+    crate::checked::transfer(lab, "--mode send --size 4096 --count 200")?;
     lab.run("b", "modprobe -r tbrdma && modprobe tbrdma")?;
     wait_for_port(lab, "ACTIVE")
 }

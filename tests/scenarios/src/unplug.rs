@@ -16,7 +16,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         wait_for_port(lab, "DOWN")?;
         lab.fabric()?.plug(0)?;
         wait_for_port(lab, "ACTIVE")?;
-        crate::loss::both(lab, "--mode send --size 4096 --count 200")?;
+        crate::checked::transfer(lab, "--mode send --size 4096 --count 200")?;
     }
     Ok(())
 }
@@ -40,8 +40,10 @@ fn pull_under_perftest(lab: &Lab) -> Result<()> {
 
 /// Both ends of a running transfer end with a completion error, soon, when all cables are pulled.
 pub(crate) fn pull_under_load(lab: &Lab, cables: &[usize]) -> Result<()> {
-    let check = "tbrdma-verbs-check --device tbrdma0 --gid-index 0 --mode write --both \
-                 --size 65536 --count 100000000 --depth 32 --expect-error";
+    let check = format!(
+        "{} --mode write --both --size 65536 --count 100000000 --depth 32 --expect-error",
+        crate::checked::CHECK
+    );
     let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
     let client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
     wait_for_traffic(lab)?;
