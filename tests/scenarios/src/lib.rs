@@ -8,6 +8,7 @@ mod bench;
 mod bundle;
 mod checked;
 pub mod facts;
+mod fair;
 mod loopback;
 mod loss;
 mod matrix;
@@ -40,7 +41,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 20] = [
+pub const SCENARIOS: [Scenario; 21] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -72,6 +73,10 @@ pub const SCENARIOS: [Scenario; 20] = [
     Scenario {
         name: "lab-loss",
         run: loss::run,
+    },
+    Scenario {
+        name: "lab-fair",
+        run: fair::run,
     },
     Scenario {
         name: "lab-network",

@@ -7,11 +7,13 @@ mod endpoint;
 mod features;
 mod ffi;
 mod pattern;
+mod race;
 mod side;
 mod traffic;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
+use race::Race;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,7 +30,7 @@ struct Arguments {
     /// Try features of the device within this process alone; with a name, only that one.
     #[arg(long, conflicts_with_all = ["server", "client"], num_args = 0..=1, default_missing_value = "")]
     features: Option<String>,
-    /// TCP port for that.
+    /// TCP port for that; further transfers use those that follow.
     #[arg(long, default_value_t = 18600)]
     port: u16,
     /// RDMA device.
@@ -52,6 +54,9 @@ struct Arguments {
     /// Messages under way at once.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     depth: u32,
+    /// Transfers at once, each like this and with a device context of its own, as other programs have.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    together: u16,
     /// Equal seeds give equal bytes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -102,9 +107,38 @@ fn run(arguments: &Arguments) -> Result<()> {
     if let Some(wanted) = &arguments.features {
         return features::run(&arguments.device, arguments.gid_index, wanted);
     }
+    let race = Race::new(arguments.together.into());
+    let reports: Result<Vec<_>> = std::thread::scope(|scope| {
+        let transfers: Vec<_> = (0..arguments.together)
+            .map(|at| {
+                let race = &race;
+                scope.spawn(move || transfer(arguments, race, at))
+            })
+            .collect();
+        let outcomes = transfers.into_iter().map(|transfer| {
+            let outcome = transfer.join();
+            outcome.unwrap_or_else(|_| anyhow::bail!("a transfer has panicked"))
+        });
+        outcomes.collect()
+    });
+    for report in reports? {
+        println!("{}", serde_json::to_string(&report)?);
+    }
+    if arguments.together > 1 && arguments.client.is_some() {
+        println!("{}", serde_json::json!({ "shares": race.shares() }));
+    }
+    Ok(())
+}
+
+/// Transfer `at` of those that run together.
+fn transfer(arguments: &Arguments, race: &Race, at: u16) -> Result<traffic::Report> {
+    let port = arguments
+        .port
+        .checked_add(at)
+        .context("there are not so many TCP ports")?;
     let (side, is_server) = match (&arguments.server, &arguments.client) {
-        (Some(address), _) => (side::accept(address, arguments.port)?, true),
-        (None, Some(address)) => (side::connect(address, arguments.port)?, false),
+        (Some(address), _) => (side::accept(address, port)?, true),
+        (None, Some(address)) => (side::connect(address, port)?, false),
         (None, None) => anyhow::bail!("either --server or --client is needed"),
     };
     let plan = traffic::Plan {
@@ -123,8 +157,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         expect_error: arguments
             .expect_error
             .then(|| Duration::from_secs(arguments.error_limit)),
+        race: (race, at.into()),
     };
-    let report = traffic::run(&plan, &arguments.device, arguments.gid_index, side)?;
-    println!("{}", serde_json::to_string(&report)?);
-    Ok(())
+    traffic::run(&plan, &arguments.device, arguments.gid_index, side)
 }

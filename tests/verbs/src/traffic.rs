@@ -3,6 +3,7 @@
 use crate::endpoint::{Done, Endpoint, Failure, Send};
 use crate::ffi;
 use crate::pattern::Pattern;
+use crate::race::Race;
 use crate::side::{Facts, Side};
 use crate::Mode;
 use anyhow::{bail, ensure, Context, Result};
@@ -10,7 +11,7 @@ use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// What to do.
-pub struct Plan {
+pub struct Plan<'a> {
     pub mode: Mode,
     /// This end sends (or reads) messages.
     pub sends: bool,
@@ -26,6 +27,8 @@ pub struct Plan {
     pub stall_limit: Duration,
     /// An error has to come, within this time after the last progress.
     pub expect_error: Option<Duration>,
+    /// The transfers that run together, and which of them this is.
+    pub race: (&'a Race, usize),
 }
 
 /// The numbers that atomics work on.
@@ -66,7 +69,7 @@ const CREDIT: u64 = 1 << 63;
 const RECEIVE: u64 = 1 << 62;
 
 struct Transfer<'a> {
-    plan: &'a Plan,
+    plan: &'a Plan<'a>,
     endpoint: Endpoint,
     peer: Facts,
     /// Messages posted, and done.
@@ -83,7 +86,7 @@ struct Transfer<'a> {
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Moves the messages and checks them.
-pub fn run(plan: &Plan, device: &str, gid_index: u8, mut side: Side) -> Result<Report> {
+pub fn run(plan: &Plan<'_>, device: &str, gid_index: u8, mut side: Side) -> Result<Report> {
     let whole = plan.size * plan.depth;
     let sizes = [whole, whole, 8, 8];
     let mut endpoint = Endpoint::new(device, gid_index, plan.depth, &sizes)?;
@@ -186,6 +189,8 @@ impl Transfer<'_> {
     }
 
     fn go(&mut self, side: &mut Side) -> Result<()> {
+        let (race, own) = self.plan.race;
+        race.begins();
         while !self.finished() {
             self.post_sends()?;
             let done = self.endpoint.completions(self.patience())?;
@@ -196,6 +201,7 @@ impl Transfer<'_> {
             for one in done {
                 self.take(&one, &mut taken)?;
             }
+            race.has_sent(own, self.sent);
             if let (Some(first), Some(last)) = (taken.first(), taken.last()) {
                 self.post_receives(
                     first + self.plan.depth as u64..last + 1 + self.plan.depth as u64,
@@ -213,6 +219,7 @@ impl Transfer<'_> {
                 self.sent
             );
         }
+        race.ends();
         // The one who only answers keeps its memory until the other has what it wants.
         side.set_patience(self.plan.stall_limit.max(Duration::from_secs(1800)))?;
         side.tell(&"done")?;
