@@ -5,6 +5,7 @@
 //! - [`debian`]: Debian root file systems
 //! - [`image`]: the guests' disk and initramfs, made from such a root
 //! - [`roots`]: those of the lab
+//! - [`weekly`]: files of packages of a suite that moves on
 //! - [`source`]: what Debian built packages from
 //! - [`lab`]: machines, cables, and how to talk to them
 //! - [`health`]: what a guest's kernel log must not contain
@@ -26,6 +27,7 @@ pub mod roots;
 pub mod source;
 mod ssh;
 mod state;
+pub mod weekly;
 
 pub use boot::Options;
 pub use lab::{Lab, Running};

@@ -8,7 +8,8 @@ use anyhow::{ensure, Context, Result};
 use std::time::Duration;
 use table::Table;
 use tbrdma_lab::cache::Cache;
-use tbrdma_lab::{source, Lab};
+use tbrdma_lab::source::{self, Source};
+use tbrdma_lab::Lab;
 
 /// Against hanging only.
 const LIMIT: Duration = Duration::from_secs(400);
@@ -23,8 +24,8 @@ const RUN: &str = include_str!("run.py");
 const FOLDER: &str = "/run/pyverbs";
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
-    let root = bench.root().to_owned();
-    let suite = source::folder(&Cache::open()?, &root, "python3-pyverbs", "tests")?;
+    let source = Source::of(bench.root(), "python3-pyverbs")?;
+    let suite = source.folder(&Cache::open()?, source::GUEST, "tests")?;
     let lab = bench.pair()?;
     wait_for_port(lab, "ACTIVE")?;
     stock::addresses(lab)?;
