@@ -41,7 +41,7 @@ pub struct Scenario {
 }
 
 /// All scenarios, in an order in which labs can be shared.
-pub const SCENARIOS: [Scenario; 21] = [
+pub const SCENARIOS: [Scenario; 22] = [
     Scenario {
         name: "lab-pingpong",
         run: pingpong::run,
@@ -69,6 +69,10 @@ pub const SCENARIOS: [Scenario; 21] = [
     Scenario {
         name: "lab-pyverbs",
         run: pyverbs::run,
+    },
+    Scenario {
+        name: "lab-pyverbs-sid",
+        run: pyverbs::sid,
     },
     Scenario {
         name: "lab-loss",

@@ -43,6 +43,17 @@ pub fn disk(cache: &Cache, root: &Path, key: Key) -> Result<PathBuf> {
     })
 }
 
+/// A small image of files that a guest gets while it runs. `key` stands for the root's content.
+pub fn packed(cache: &Cache, name: &str, root: &Path, key: Key) -> Result<PathBuf> {
+    host_needs(&[("mkfs.erofs", "erofs-utils")])?;
+    let key = key.with(include_str!("image.rs"));
+    cache.entry(&format!("packed-{name}"), key, |fresh| {
+        let mut command = Command::new("mkfs.erofs");
+        command.args(["--quiet", "-x1", "-zlz4hc", "-C65536"]);
+        run(command.arg(fresh).arg(root)).map(drop)
+    })
+}
+
 /// Kernel releases in a root, newest first.
 pub fn kernels(root: &Path) -> Result<Vec<String>> {
     let dir = root.join("usr/lib/modules");
