@@ -1,7 +1,6 @@
 //! Two cables between two hosts carry the frames of every QP, and each of them suffices.
 
-use crate::checked::{self, CHECK};
-use crate::{facts, stock, unplug};
+use crate::{checked, stock, unplug};
 use anyhow::{ensure, Context, Result};
 use std::time::{Duration, Instant};
 use tbrdma_fabric::protocol::{Direction, Fault, FaultKind, When};
@@ -59,16 +58,11 @@ fn joined(lab: &Lab, rails: usize) -> Result<()> {
     Ok(())
 }
 
-fn frames(lab: &Lab) -> Result<Vec<u64>> {
-    let counters = lab.fabric()?.counters()?;
-    Ok(counters.cables.iter().map(|cable| cable.frames).collect())
-}
-
 /// Each cable has carried a good part of the frames of what `go` did.
 fn shared(lab: &Lab, what: &str, go: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    let before = frames(lab)?;
+    let before = checked::frames(lab)?;
     go(lab)?;
-    let after = frames(lab)?;
+    let after = checked::frames(lab)?;
     let shares: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
     let all: u64 = shares.iter().sum();
     ensure!(
@@ -88,9 +82,8 @@ fn during(
 ) -> Result<()> {
     let most = count * 64;
     loop {
-        let check = format!("{CHECK} {what} --count {count}");
-        let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
-        let mut client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
+        let what = format!("{what} --count {count}");
+        let (server, mut client) = checked::start(lab, &what, LIMIT)?;
         let disturbed = disturb(lab, &mut client);
         // What the programs say tells more than that nothing was on a cable.
         for (host, running) in [("b", client), ("a", server)] {
@@ -116,10 +109,10 @@ fn during(
 /// Waits until each of these cables has carried frames from now on. `false`: the transfer has come
 /// to its end before.
 fn used(lab: &Lab, transfer: &mut Running, cables: &[usize]) -> Result<bool> {
-    let before = frames(lab)?;
+    let before = checked::frames(lab)?;
     let start = Instant::now();
     loop {
-        let now = frames(lab)?;
+        let now = checked::frames(lab)?;
         if cables.iter().all(|at| now[*at] >= before[*at] + USED) {
             return Ok(true);
         }
@@ -157,7 +150,8 @@ fn cut(lab: &Lab, transfer: &mut Running) -> Result<bool> {
     if !used(lab, transfer, &BOTH)? {
         return Ok(false);
     }
-    let moved = moved(lab)?;
+    let moved = || stock::counted(lab, "tx_moved_frames");
+    let before = moved()?;
     let everything = Fault {
         kind: FaultKind::Drop,
         when: When::Chance {
@@ -175,20 +169,10 @@ fn cut(lab: &Lab, transfer: &mut Running) -> Result<bool> {
     if !used(lab, transfer, &BOTH)? {
         return Ok(false);
     }
-    let moved = self::moved(lab)? - moved;
+    let moved = moved()? - before;
     ensure!(
         moved > 0,
         "no frame was moved from the cable that lost them"
     );
     Ok(true)
-}
-
-/// Frames of both hosts that were sent on another rail than at first.
-fn moved(lab: &Lab) -> Result<u64> {
-    let mut sum = 0;
-    for host in ["a", "b"] {
-        let told = lab.run(host, "rdma statistic show link tbrdma0/1")?;
-        sum += facts::statistic(&told, "tx_moved_frames")?;
-    }
-    Ok(sum)
 }

@@ -53,10 +53,7 @@ fn side_by_side(lab: &Lab, what: &str, count: u64, number: u64) -> Result<u64> {
 /// Checked transfers from b to a, so many at once. Returns the frames that they took, and the messages
 /// of each while all were under way.
 fn transfers(lab: &Lab, what: &str, count: u64, number: u64) -> Result<(u64, Vec<u64>)> {
-    let frames = || {
-        let counters = lab.fabric()?.counters()?;
-        Ok::<u64, anyhow::Error>(counters.cables.iter().map(|cable| cable.frames).sum())
-    };
+    let frames = || Ok::<u64, anyhow::Error>(checked::frames(lab)?.iter().sum());
     let before = frames()?;
     let what = format!("{what} --count {count} --together {number}");
     let printed = checked::transfer(lab, &what)?;

@@ -1,7 +1,7 @@
 //! Checked traffic of every operation over cables that lose, damage, repeat and delay frames.
 
 use crate::bench::wait_for_port;
-use crate::{checked, facts, Bench};
+use crate::{checked, stock, Bench};
 use anyhow::{ensure, Context, Result};
 use tbrdma_fabric::protocol::{CableCounters, Direction, Fault, FaultKind, When};
 use tbrdma_lab::Lab;
@@ -43,7 +43,8 @@ fn trouble(lab: &Lab, kind: FaultKind, probability: f64) -> Result<()> {
 fn operations(lab: &Lab, kind: FaultKind, probability: f64) -> Result<()> {
     let mut fabric = lab.fabric()?;
     let before = fabric.counters()?.cables;
-    let repeated = repeated(lab)?;
+    let repeated = || stock::counted(lab, "tx_retransmits");
+    let repeated_before = repeated()?;
     for cable in 0..before.len() {
         let when = When::Chance {
             probability,
@@ -64,7 +65,7 @@ fn operations(lab: &Lab, kind: FaultKind, probability: f64) -> Result<()> {
             "only {met} frames on cable {cable} had that trouble, so nothing was shown"
         );
     }
-    let repeated = self::repeated(lab)? - repeated;
+    let repeated = repeated()? - repeated_before;
     let lost = matches!(kind, FaultKind::Drop | FaultKind::Corrupt);
     ensure!(
         repeated > 0 || !lost,
@@ -81,13 +82,4 @@ fn met(kind: FaultKind, counters: &CableCounters) -> u64 {
         FaultKind::Duplicate => counters.duplicated,
         FaultKind::Delay => counters.delayed,
     }
-}
-
-/// Frames that a and b had to send again.
-fn repeated(lab: &Lab) -> Result<u64> {
-    let of = |host| {
-        let told = lab.run(host, "rdma statistic show link tbrdma0/1")?;
-        facts::statistic(&told, "tx_retransmits")
-    };
-    Ok(of("a")? + of("b")?)
 }

@@ -227,7 +227,7 @@ fn matrix(bench: &mut Bench, wanted: fn(Run) -> bool) -> Result<()> {
     let lab = bench.pair()?;
     wait_for_port(lab, "ACTIVE")?;
     stock::addresses(lab)?;
-    let before = retransmits(lab)?;
+    let before = stock::counted(lab, "tx_retransmits")?;
     let mut failures = Vec::new();
     let mut done = 0;
     for run in Run::all().filter(|run| wanted(*run)) {
@@ -246,21 +246,12 @@ fn matrix(bench: &mut Bench, wanted: fn(Run) -> bool) -> Result<()> {
         failures.len(),
         failures.join("\n\n")
     );
-    let after = retransmits(lab)?;
+    let after = stock::counted(lab, "tx_retransmits")?;
     ensure!(
         after == before,
         "frames were repeated on a cable that loses none: {before} before, {after} now"
     );
     Ok(())
-}
-
-fn retransmits(lab: &Lab) -> Result<u64> {
-    let mut sum = 0;
-    for host in ["a", "b"] {
-        let printed = lab.run(host, "rdma statistic show link tbrdma0/1")?;
-        sum += facts::statistic(&printed, "tx_retransmits")?;
-    }
-    Ok(sum)
 }
 
 /// perftest has to say that it cannot do this; then it is not our device that cannot.

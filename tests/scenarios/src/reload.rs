@@ -19,12 +19,9 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     // With another user of thunderbolt.ko, or `modprobe -r` takes that away as well.
     crate::tbnet::configure(lab)?;
 
-    let check = format!(
-        "{} --mode write --size 65536 --count 100000000 --depth 32 --expect-error --error-limit 60",
-        crate::checked::CHECK
-    );
-    let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
-    let client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
+    let what =
+        "--mode write --size 65536 --count 100000000 --depth 32 --expect-error --error-limit 60";
+    let (server, client) = crate::checked::start(lab, what, LIMIT)?;
     crate::unplug::wait_for_traffic(lab)?;
     // That programs hold the device does not keep the module.
     let unload = "s=$(date +%s); modprobe -r tbrdma || exit 1; e=$(date +%s); \

@@ -112,6 +112,16 @@ pub(crate) fn with_server(error: Error, what: &str, server: Running) -> Error {
     error.context(format!("{what}, whose server on {host} said:\n{said}"))
 }
 
+/// A counter of a and b together, as `rdma statistic` tells.
+pub(crate) fn counted(lab: &Lab, name: &str) -> Result<u64> {
+    let mut sum = 0;
+    for host in ["a", "b"] {
+        let told = lab.run(host, "rdma statistic show link tbrdma0/1")?;
+        sum += facts::statistic(&told, name)?;
+    }
+    Ok(sum)
+}
+
 /// Gives the network devices of both hosts IPv4 addresses, and waits until they reach each other.
 pub fn addresses(lab: &Lab) -> Result<()> {
     for (host, address) in [("a", ADDRESS_OF_A), ("b", "10.79.0.2")] {

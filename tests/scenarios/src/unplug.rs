@@ -40,12 +40,8 @@ fn pull_under_perftest(lab: &Lab) -> Result<()> {
 
 /// Both ends of a running transfer end with a completion error, soon, when all cables are pulled.
 pub(crate) fn pull_under_load(lab: &Lab, cables: &[usize]) -> Result<()> {
-    let check = format!(
-        "{} --mode write --both --size 65536 --count 100000000 --depth 32 --expect-error",
-        crate::checked::CHECK
-    );
-    let server = lab.start("a", &format!("{check} --server 10.77.0.1"), LIMIT)?;
-    let client = lab.start("b", &format!("{check} --client a"), LIMIT)?;
+    let what = "--mode write --both --size 65536 --count 100000000 --depth 32 --expect-error";
+    let (server, client) = crate::checked::start(lab, what, LIMIT)?;
     wait_for_traffic(lab)?;
     for cable in cables {
         lab.fabric()?.unplug(*cable)?;
