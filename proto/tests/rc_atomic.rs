@@ -41,11 +41,7 @@ fn atomic(raddr: u64) -> [u8; ATOMIC_EXT_LEN] {
 
 fn refused(responder: &mut Responder, msn: u32) {
     let syndrome = Syndrome::Nak(NakCode::InvalidRequest);
-    let entry = AckEntry {
-        qpn: 1,
-        msn,
-        syndrome,
-    };
+    let entry = AckEntry::new(1, msn, syndrome);
     assert_eq!(responder.take_ack(1), Some(entry));
 }
 
@@ -145,11 +141,7 @@ fn unit_an_atomic_is_executed_once_and_its_value_kept() {
         assert_eq!(responder.on_frame(&frame, false), Step::Answer);
         responder.executed(42);
     }
-    let ack = AckEntry {
-        qpn: 1,
-        msn: 1,
-        syndrome: Syndrome::Ack,
-    };
+    let ack = AckEntry::new(1, 1, Syndrome::Ack);
     assert_eq!(responder.take_ack(1), Some(ack));
     let response = Response::Atomic {
         msn: 0,

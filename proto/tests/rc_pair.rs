@@ -158,11 +158,11 @@ impl Node {
                 header, ext, data, ..
             } => {
                 if !self.ready {
-                    return header.first.then_some(Frame::Ack(AckEntry {
-                        qpn: 1,
-                        msn: header.msn,
-                        syndrome: Syndrome::NotReady,
-                    }));
+                    return header.first.then_some(Frame::Ack(AckEntry::new(
+                        1,
+                        header.msn,
+                        Syndrome::NotReady,
+                    )));
                 }
                 self.execute(header, ext, data);
             }

@@ -202,11 +202,7 @@ fn unit_a_message_is_done_when_its_last_frame_is_handed_over() {
         ended.push(std::iter::from_fn(|| requester.complete(&ring)).count());
         // Whatever the peer says, nothing changes.
         for syndrome in [Syndrome::Ack, Syndrome::Rnr(1), Syndrome::NotReady] {
-            let entry = AckEntry {
-                qpn: 1,
-                msn: 0,
-                syndrome,
-            };
+            let entry = AckEntry::new(1, 0, syndrome);
             assert!(!requester.on_ack(&ring, &entry, 0));
         }
     }

@@ -90,11 +90,7 @@ struct Batch {
 
 impl Batch {
     fn new() -> Self {
-        let nothing = AckEntry {
-            qpn: 0,
-            msn: 0,
-            syndrome: Syndrome::Ack,
-        };
+        let nothing = AckEntry::new(0, 0, Syndrome::Ack);
         Self {
             entries: [nothing; BATCH],
             len: 0,
@@ -136,14 +132,6 @@ pub(super) fn answer_for_missing(hca: &Hca, peer: &Arc<Peer>, hdr: &Header, ext:
     };
     if let Some(qpn) = first_sqpn(kind, ext) {
         let syndrome = Syndrome::Nak(NakCode::Gone);
-        answer(
-            hca,
-            peer,
-            AckEntry {
-                qpn,
-                msn: hdr.msn,
-                syndrome,
-            },
-        );
+        answer(hca, peer, AckEntry::new(qpn, hdr.msn, syndrome));
     }
 }

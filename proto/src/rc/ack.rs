@@ -8,6 +8,12 @@ use super::super::frame::RIDER_LEN;
 /// Bytes of one entry on the wire.
 pub const ACK_ENTRY_LEN: usize = 12;
 
+/// As many receives as can be told; more are told as so many.
+pub const RECEIVES_MAX: u16 = NOT_TOLD - 1;
+
+/// What stands for the number of receives if it is not told.
+const NOT_TOLD: u16 = u16::MAX;
+
 /// Why a responder refused a message for good (IBTA 1.7, table 45).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
@@ -44,10 +50,33 @@ pub struct AckEntry {
     pub msn: u32,
     /// The news.
     pub syndrome: Syndrome,
+    /// Receives that the responder has for messages from the MSN on (IBTA 1.7, 9.7.7.2), at most
+    /// [`RECEIVES_MAX`]; `None`: it does not tell, as one with a shared queue.
+    pub receives: Option<u16>,
 }
 
 impl AckEntry {
-    /// The wire form, little-endian: QPN (4), MSN (4), kind (1), detail (1), zero (2).
+    /// News that tell nothing of receives.
+    pub const fn new(qpn: u32, msn: u32, syndrome: Syndrome) -> Self {
+        Self {
+            qpn,
+            msn,
+            syndrome,
+            receives: None,
+        }
+    }
+
+    /// The same, and the number of receives; `None`: it is not told.
+    pub fn telling(self, receives: Option<u32>) -> Self {
+        let most = u32::from(RECEIVES_MAX);
+        Self {
+            receives: receives.map(|count| count.min(most) as u16),
+            ..self
+        }
+    }
+
+    /// The wire form, little-endian: QPN (4), MSN (4), kind (1), detail (1), receives (2; 65535: not
+    /// told).
     pub fn emit(&self) -> [u8; ACK_ENTRY_LEN] {
         let (kind, detail) = match self.syndrome {
             Syndrome::Ack => (0, 0),
@@ -63,6 +92,7 @@ impl AckEntry {
         out[4..8].copy_from_slice(&self.msn.to_le_bytes());
         out[8] = kind;
         out[9] = detail;
+        out[10..].copy_from_slice(&self.receives.unwrap_or(NOT_TOLD).to_le_bytes());
         out
     }
 
@@ -86,7 +116,7 @@ impl AckEntry {
 
     /// Reads one entry; `None` if anything is out of range.
     pub fn parse(bytes: &[u8; ACK_ENTRY_LEN]) -> Option<Self> {
-        let [q0, q1, q2, q3, m0, m1, m2, m3, kind, detail, zero0, zero1] = *bytes;
+        let [q0, q1, q2, q3, m0, m1, m2, m3, kind, detail, r0, r1] = *bytes;
         let syndrome = match (kind, detail) {
             (0, 0) => Syndrome::Ack,
             (1, 0..=31) => Syndrome::Rnr(detail),
@@ -98,13 +128,14 @@ impl AckEntry {
             _ => return None,
         };
         let qpn = u32::from_le_bytes([q0, q1, q2, q3]);
-        if qpn >> 24 != 0 || (zero0, zero1) != (0, 0) {
+        if qpn >> 24 != 0 {
             return None;
         }
         Some(Self {
             qpn,
             msn: u32::from_le_bytes([m0, m1, m2, m3]),
             syndrome,
+            receives: Some(u16::from_le_bytes([r0, r1])).filter(|count| *count != NOT_TOLD),
         })
     }
 }

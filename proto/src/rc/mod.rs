@@ -21,7 +21,9 @@
 //! everything up to the retried message, which the first frame of that message ends. A message
 //! that arrives again although it was executed is dropped and acknowledged again: nothing, and no
 //! atomic in particular, is executed twice, and what READs and atomics bring is sent once.
-
+//!
+//! So that this stays the exception the responder tells how many receives it has, and the requester
+//! begins no more messages than that; see `credit`.
 //!
 //! # Unreliable connections
 //!
@@ -31,6 +33,7 @@
 
 mod ack;
 mod atomic;
+mod credit;
 mod ext;
 mod incoming;
 mod pace;
@@ -42,7 +45,7 @@ mod unreliable;
 mod user;
 mod wqe;
 
-pub use ack::{AckEntries, AckEntry, NakCode, Syndrome, ACK_ENTRY_LEN};
+pub use ack::{AckEntries, AckEntry, NakCode, Syndrome, ACK_ENTRY_LEN, RECEIVES_MAX};
 pub use atomic::{AtomicExt, AtomicOp, ATOMIC_EXT_LEN, ATOMIC_LEN};
 pub use ext::{first_sqpn, Ext, RethExt, SendExt, RETH_EXT_LEN, SEND_EXT_LEN};
 pub use pace::Due;

@@ -2,6 +2,7 @@
 
 use super::ack::{AckEntry, NakCode, Syndrome};
 use super::atomic::ATOMIC_LEN;
+use super::credit::Credit;
 use super::wqe::{Completion, Op, PostError, Segment, Status, Wqe};
 use super::{msn_before, rnr_timer_us, MAX_MESSAGE};
 
@@ -58,6 +59,9 @@ pub struct Requester {
     tail: u32,
     /// Local operations at the end of the queue.
     locals: u32,
+    /// Entries so far that take a receive, modulo 2^32.
+    takers: u32,
+    credit: Credit,
     /// READs and atomics in [head, next) that are not done.
     reads: u16,
     wait_until: Option<u64>,
@@ -89,6 +93,8 @@ impl Requester {
             sent_end: 0,
             tail: 0,
             locals: 0,
+            takers: 0,
+            credit: Credit::default(),
             reads: 0,
             wait_until: None,
             rnr_left: config.rnr_retry,
@@ -123,8 +129,12 @@ impl Requester {
         let at = slot(ring, self.tail);
         *ring.get_mut(at).ok_or(PostError::Full)? = Wqe {
             skip: self.locals,
+            takers: self.takers,
             ..wqe
         };
+        if wqe.op.takes_receive() {
+            self.takers = self.takers.wrapping_add(1);
+        }
         self.locals = if wqe.op.is_local() {
             self.locals.wrapping_add(1)
         } else {
@@ -183,6 +193,11 @@ impl Requester {
                 Next::Idle
             };
         }
+        let blocked = first && !self.credit.allows(wqe.takers, wqe.op.takes_receive());
+        if blocked && self.acked != self.next {
+            // What is acknowledged last brings news, and was asked to.
+            return Next::Idle;
+        }
         let ext = if first { wqe.extension_len() } else { 0 };
         let room = room.saturating_sub(ext as u32);
         let left = if answered {
@@ -205,13 +220,14 @@ impl Requester {
 
     /// The last frame of a message, which [`next`](Self::next) gave, is to ask for an
     /// acknowledgement: nothing will go out after it by itself (`more`: entries wait to be posted
-    /// that are not in the ring yet), or a good part of the ring waits for one. READs and atomics
-    /// are answered anyway.
+    /// that are not in the ring yet), what follows lacks a receive, or a good part of the ring, or
+    /// of the receives, waits for one. READs and atomics are answered anyway.
     pub fn asks(&self, ring: &[Wqe], segment: &Segment, more: bool) -> bool {
         let wqe = |msn| ring.get(slot(ring, msn));
-        if !segment.last || wqe(segment.msn).is_none_or(|wqe| wqe.op.is_answered()) {
+        let Some(own) = wqe(segment.msn).filter(|wqe| segment.last && !wqe.op.is_answered()) else {
             return false;
-        }
+        };
+        let half = own.op.takes_receive() && self.credit.asks(own.takers);
         // Registrations wait for nothing, and nothing goes out for them.
         let mut next = segment.msn.wrapping_add(1);
         while next != self.tail && wqe(next).is_some_and(|wqe| wqe.op.is_early()) {
@@ -219,13 +235,15 @@ impl Requester {
         }
         let part = (ring.len() / 4).max(1) as u32;
         let follows = if next == self.tail {
-            more
+            more && self.credit.allows(self.takers, true)
         } else {
             // Another local operation waits for what is before it.
-            wqe(next).is_some_and(|wqe| !wqe.op.is_local())
+            wqe(next).is_some_and(|wqe| {
+                !wqe.op.is_local() && self.credit.allows(wqe.takers, wqe.op.takes_receive())
+            })
         };
         let part_is_over = segment.msn / part != next / part;
-        !follows || part_is_over
+        !follows || part_is_over || half
     }
 
     /// The frame that [`next`](Self::next) asked for is on its way.
@@ -313,6 +331,9 @@ impl Requester {
                     return false;
                 }
                 self.advance(ring, msn);
+                let begun = self.takers_before(ring, self.next);
+                self.credit
+                    .told(self.takers_done(ring, msn), begun, entry.receives);
             }
             Syndrome::Rnr(timer) => {
                 let sent = !msn_before(msn, self.acked) && msn_before(msn, self.sent_end);
@@ -324,6 +345,8 @@ impl Requester {
                 }
                 self.advance(ring, msn);
                 if !self.is_failed(msn) {
+                    let done = self.takers_done(ring, msn);
+                    self.credit.refused(done, entry.receives);
                     self.retry_rnr(ring, msn, timer, now_us);
                 }
             }
@@ -360,6 +383,25 @@ impl Requester {
             }
         }
         true
+    }
+
+    /// Entries before `msn`, none of which has completed, that take a receive.
+    fn takers_before(&self, ring: &[Wqe], msn: u32) -> u32 {
+        match ring.get(slot(ring, msn)) {
+            Some(wqe) if msn != self.tail => wqe.takers,
+            _ => self.takers,
+        }
+    }
+
+    /// Of the messages that the responder has done by its own account, those that take a receive.
+    /// It does not count local operations that end what is done.
+    fn takers_done(&self, ring: &[Wqe], msn: u32) -> u32 {
+        let msn = if msn_before(msn, self.acked) {
+            self.acked
+        } else {
+            msn
+        };
+        self.takers_before(ring, msn)
     }
 
     /// The responder had no receive for `msn`: from there on again, after a while.
@@ -529,6 +571,7 @@ impl Requester {
             return;
         }
         self.acked = msn;
+        self.credit.acknowledged(self.takers_before(ring, msn));
         self.rnr_left = self.config.rnr_retry;
         self.not_ready_since = None;
         if msn_before(self.next, msn) {

@@ -284,13 +284,10 @@ impl Responder {
     }
 
     /// The acknowledgement that may ride on a frame of this QP's that is about to leave for the
-    /// requester's host. What tells of a failure goes by itself.
+    /// requester's host; for receives as with [`take_ack`](Self::take_ack). What tells of a failure
+    /// goes by itself.
     pub fn rider(&self, qpn: u32) -> Option<AckEntry> {
-        (self.owed && self.refusal.is_none()).then_some(AckEntry {
-            qpn,
-            msn: self.msn,
-            syndrome: Syndrome::Ack,
-        })
+        (self.owed && self.refusal.is_none()).then_some(AckEntry::new(qpn, self.msn, Syndrome::Ack))
     }
 
     /// A frame of this QP's, a request or a response, has left for the requester's host, and
@@ -319,17 +316,14 @@ impl Responder {
         }
     }
 
-    /// What has to be told to the requester's QP `qpn`, once.
+    /// What has to be told to the requester's QP `qpn`, once. The caller adds how many receives there
+    /// are, and counts the one that a message under way uses: that message is not done yet.
     pub fn take_ack(&mut self, qpn: u32) -> Option<AckEntry> {
         if !self.owes_ack() {
             return None;
         }
         self.acknowledged();
         let syndrome = self.refusal.take().unwrap_or(Syndrome::Ack);
-        Some(AckEntry {
-            qpn,
-            msn: self.msn,
-            syndrome,
-        })
+        Some(AckEntry::new(qpn, self.msn, syndrome))
     }
 }

@@ -115,6 +115,9 @@ pub struct Wqe {
     pub swap_add: u64,
     /// Local operations right before this entry. Owned by [`Requester`](super::Requester).
     pub(super) skip: u32,
+    /// Entries before this one that take a receive, modulo 2^32. Owned by
+    /// [`Requester`](super::Requester).
+    pub(super) takers: u32,
     /// READ and atomics: bytes placed so far. Owned by [`Requester`](super::Requester).
     pub(super) received: u32,
     /// READ and atomics: all bytes are placed; local operations: it was executed. Owned by
@@ -135,6 +138,7 @@ impl Wqe {
             compare: 0,
             swap_add: 0,
             skip: 0,
+            takers: 0,
             received: 0,
             done: false,
         }

@@ -37,11 +37,7 @@ impl Queue {
 
     /// An acknowledgement comes. Returns whether it was news.
     pub fn hear(&mut self, msn: u32, syndrome: Syndrome) -> bool {
-        let entry = AckEntry {
-            qpn: 1,
-            msn,
-            syndrome,
-        };
+        let entry = AckEntry::new(1, msn, syndrome);
         self.requester.on_ack(&self.ring, &entry, self.now)
     }
 

@@ -63,6 +63,7 @@ proptest! {
         receive_pause in (1..2_000u64, 1..2_000u64),
         ready_at in prop_oneof![Just(0), 0..200_000u64],
         window in 1..=64u32,
+        tells in any::<[bool; 2]>(),
     ) {
         let setting = Setting {
             window,
@@ -76,6 +77,9 @@ proptest! {
         let plans = [messages(seed, counts.0), messages(!seed, counts.1)];
         let pause = [receive_pause.0, receive_pause.1];
         let mut world = world(seed, &setting, [faults.clone(), faults], plans, pause, ready_at);
+        for (qp, tells) in world.uppers.iter_mut().zip(tells) {
+            qp.tells = tells;
+        }
         world.run(LIMIT);
         let [a, b] = &world.uppers;
         check(a, b);
@@ -256,4 +260,31 @@ fn sim_a_stream_is_acknowledged_seldom() {
     check(a, b);
     // The send queue has 16 entries, a quarter of which may wait.
     assert!(b.ack_frames <= 400 / 4 + 2, "{} frames", b.ack_frames);
+}
+
+/// 125 messages of five frames each, for which receives come late, and far apart. Returns the frames
+/// that were sent for them, and how many were refused.
+fn with_late_receives(pause: u64, tells: bool) -> (u64, u64) {
+    let mut plan = of_kind(Op::Send, 125);
+    for message in &mut plan {
+        message.data.resize(300, 7);
+        message.fence = false;
+    }
+    let setting = Setting::default();
+    let plans = [plan, Vec::new()];
+    let mut world = world(3, &setting, Default::default(), plans, [1, pause], 0);
+    world.uppers[1].tells = tells;
+    world.run(LIMIT);
+    let [a, b] = &world.uppers;
+    check(a, b);
+    (a.request_frames, b.refusals)
+}
+
+/// What lacks a receive stays where it is.
+#[test]
+fn sim_late_receives_cost_few_frames() {
+    let (frames, _) = with_late_receives(50, true);
+    let (untold, _) = with_late_receives(50, false);
+    assert!((625..1000).contains(&frames), "{frames} frames");
+    assert!(untold > 2 * frames, "{untold} frames");
 }

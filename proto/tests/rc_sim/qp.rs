@@ -65,6 +65,11 @@ pub struct Qp {
     /// Acknowledgements that went by themselves, and that rode on other frames.
     pub ack_frames: u64,
     pub riders: u64,
+    /// Frames of requests, and refusals for lack of a receive.
+    pub request_frames: u64,
+    pub refusals: u64,
+    /// This end tells how many receives it has.
+    pub tells: bool,
     /// Messages that this end has executed for the other, and the other for this one.
     pub executed: Log,
     pub executed_there: Log,
@@ -102,6 +107,9 @@ impl Qp {
             pattern: Pattern::Stream,
             ack_frames: 0,
             riders: 0,
+            request_frames: 0,
+            refusals: 0,
+            tells: true,
             executed: Log::default(),
             executed_there: Log::default(),
             locals: BTreeSet::new(),
@@ -189,11 +197,17 @@ impl Qp {
         }
     }
 
+    /// Receives, with the one that a message under way uses.
+    fn to_tell(&self) -> Option<u32> {
+        self.tells.then_some(self.receives.len() as u32)
+    }
+
     /// The acknowledgement that is owed goes along, if there is one.
     fn with_rider(&mut self, mut frame: Frame, now: u64) -> Frame {
         let rider = self.responder.rider(1);
         self.responder.frame_sent(rider.is_some(), now);
         if let Some(entry) = rider {
+            let entry = entry.telling(self.to_tell());
             self.riders += 1;
             frame.header.rider = true;
             frame.ext.extend(entry.emit_rider());
@@ -241,11 +255,8 @@ impl Qp {
             if !self.reliable {
                 self.missed.insert(header.msn);
             } else if header.first {
-                self.not_ready.push_back(AckEntry {
-                    qpn: 1,
-                    msn: header.msn,
-                    syndrome: Syndrome::NotReady,
-                });
+                self.not_ready
+                    .push_back(AckEntry::new(1, header.msn, Syndrome::NotReady));
             }
             return;
         }
@@ -382,6 +393,8 @@ impl Upper for Qp {
                     self.responder.rides_not();
                 }
                 if let Some(entry) = self.responder.take_ack(1) {
+                    let entry = entry.telling(self.to_tell());
+                    self.refusals += u64::from(matches!(entry.syndrome, Syndrome::Rnr(_)));
                     self.ack_frames += 1;
                     return Some(ack_frame(&entry));
                 }
@@ -399,6 +412,7 @@ impl Upper for Qp {
                     let more = stream && self.posted < self.plan.len();
                     frame.header.ack_req = self.requester.asks(&self.ring, &segment, more);
                     self.requester.sent(&self.ring, &segment);
+                    self.request_frames += 1;
                     return Some(self.with_rider(frame, now));
                 }
                 Next::Local(msn) => {

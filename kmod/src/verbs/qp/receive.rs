@@ -50,11 +50,7 @@ impl Qp {
                 // Told once per message: the first frame names whom to tell.
                 answer = sqpn
                     .filter(|_| this.kind == QpKind::Rc)
-                    .map(|qpn| AckEntry {
-                        qpn,
-                        msn: hdr.msn,
-                        syndrome: Self::cannot_receive(inner.state),
-                    });
+                    .map(|qpn| AckEntry::new(qpn, hdr.msn, Self::cannot_receive(inner.state)));
             } else if !this.is_partner(inner, peer)
                 || hdr.first && sqpn != Some(inner.attributes.dest_qpn)
             {
