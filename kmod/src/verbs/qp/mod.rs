@@ -548,7 +548,18 @@ impl Qp {
         let mut inner = self.inner.lock();
         inner.owing = false;
         let qpn = inner.attributes.dest_qpn;
-        inner.responder.take_ack(qpn)
+        let entry = inner.responder.take_ack(qpn)?;
+        Some(Self::telling(&inner, entry))
+    }
+
+    /// The acknowledgement, which is about to leave, with the number of receives. In the error state
+    /// they take no message.
+    fn telling(inner: &Inner, entry: AckEntry) -> AckEntry {
+        if inner.state.can_receive() {
+            entry.telling(inner.receives.to_tell())
+        } else {
+            entry
+        }
     }
 
     /// The acknowledgement could not be sent.

@@ -232,6 +232,13 @@ impl Receives {
         self.own.as_ref().map_or(0, RecvQueue::waiting)
     }
 
+    /// What a requester is told: receives for messages that are not done, among them the one in use.
+    /// `None`: they are those of a shared queue, which others may take (IBTA 1.7, 9.7.7.2).
+    pub(super) fn to_tell(&self) -> Option<u32> {
+        let waiting = self.own.as_ref()?.waiting();
+        Some(waiting.saturating_add(self.claimed.is_some().into()))
+    }
+
     /// Takes the oldest receive out of the queue, unless one is in use already. `false`: there is
     /// none.
     pub(super) fn claim(&mut self) -> bool {

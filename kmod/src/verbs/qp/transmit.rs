@@ -136,6 +136,7 @@ impl Qp {
         match rider.filter(|_| end <= FRAME_MAX) {
             Some(entry) => {
                 header.rider = true;
+                let entry = Self::telling(inner, entry);
                 (ext.with_rider(&entry), true)
             }
             None => (ext, false),
