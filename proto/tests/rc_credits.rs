@@ -116,22 +116,31 @@ fn unit_half_of_the_receives_is_used_before_news_are_asked_for() {
     assert_eq!((sent.len(), asking), (6, vec![1, 3, 5, 6]));
 }
 
-#[test]
-fn unit_one_goes_as_a_probe_when_nothing_else_brings_news() {
-    let mut queue = Queue::new(&[Op::Send, Op::Send, Op::Write, Op::RegMr, Op::Send]);
+/// A queue with these entries, of which the first is sent and acknowledged.
+fn begun(ops: &[Op], receives: u32) -> Queue {
+    let mut queue = Queue::new(ops);
     let Next::Frame(first) = queue.next() else {
         panic!("nothing to send");
     };
     queue.requester.sent(&queue.ring, &first);
-    queue.told(1, Syndrome::Ack, 0);
-    queue.now += 10_000;
+    queue.told(1, Syndrome::Ack, receives);
+    queue
+}
+
+#[test]
+fn unit_one_goes_as_a_probe_when_nothing_else_brings_news() {
+    let mut queue = begun(&[Op::Send, Op::Send, Op::Write, Op::RegMr, Op::Send], 0);
+    assert_eq!(queue.next(), Next::Until(1_000));
+    queue.now = 1_000;
     // The next one, and nothing behind it, whether that takes a receive or not.
     assert_eq!(queue.send(), [(1, true)]);
     assert_eq!(queue.next(), Next::Idle);
     // It found none.
     queue.told(1, Syndrome::Rnr(1), 0);
-    assert!(matches!(queue.next(), Next::Until(_)));
-    queue.now += 100;
+    assert_eq!(queue.next(), Next::Until(1_010));
+    queue.now = 1_010;
+    assert_eq!(queue.next(), Next::Until(2_000));
+    queue.now = 2_000;
     assert_eq!(queue.send(), [(1, true)]);
     assert_eq!(queue.next(), Next::Idle);
     // Now it did, and took the only one.
@@ -148,36 +157,82 @@ fn unit_one_goes_as_a_probe_when_nothing_else_brings_news() {
 }
 
 #[test]
+fn unit_news_of_a_receive_end_the_waiting() {
+    let mut queue = begun(&[Op::Send; 6], 0);
+    assert_eq!(queue.next(), Next::Until(1_000));
+    queue.told(1, Syndrome::Ack, 2);
+    assert_eq!(queue.send(), [(1, true), (2, true)]);
+    // Also that for the RNR timer, which here is the longest there is.
+    queue.told(2, Syndrome::Rnr(0), 0);
+    assert_eq!(queue.next(), Next::Until(655_360));
+    queue.told(2, Syndrome::Ack, 0);
+    assert_eq!(queue.next(), Next::Until(655_360), "there is none yet");
+    queue.told(2, Syndrome::Ack, 1);
+    assert_eq!(queue.send(), [(2, true)]);
+}
+
+#[test]
 fn unit_a_refusal_tells_as_well() {
     let mut queue = Queue::new(&[Op::Send; 6]);
     assert_eq!(queue.send().len(), 6);
     // Two were posted while the refusal was made.
-    queue.told(1, Syndrome::Rnr(1), 2);
-    queue.now += 100;
+    queue.told(1, Syndrome::Rnr(0), 2);
     assert_eq!(queue.send(), [(1, true), (2, true)]);
     queue.told(3, Syndrome::Ack, 3);
     assert_eq!(queue.send(), [(3, true), (4, false), (5, true)]);
 }
 
 #[test]
+fn unit_probes_in_vain_become_rare() {
+    let mut queue = begun(&[Op::Send; 4], 0);
+    let mut pauses = Vec::new();
+    let mut last = 0;
+    for _ in 0..9 {
+        while let Next::Until(at) = queue.next() {
+            queue.now = at;
+        }
+        assert_eq!(queue.send(), [(1, true)]);
+        pauses.push(queue.now - last);
+        last = queue.now;
+        queue.told(1, Syndrome::Rnr(1), 0);
+    }
+    let ms = [1, 1, 2, 4, 8, 16, 32, 64, 64];
+    assert_eq!(pauses, ms.map(|ms| ms * 1_000));
+    // One that finds a receive was right not to wait longer.
+    while let Next::Until(at) = queue.next() {
+        queue.now = at;
+    }
+    queue.send();
+    queue.told(2, Syndrome::Ack, 0);
+    assert_eq!(queue.next(), Next::Until(queue.now + 1_000));
+}
+
+#[test]
 fn unit_the_answer_to_a_read_lets_go_on() {
-    let mut queue = Queue::new(&[Op::Send, Op::Read, Op::Send]);
-    let Next::Frame(first) = queue.next() else {
-        panic!("nothing to send");
-    };
-    queue.requester.sent(&queue.ring, &first);
-    queue.told(1, Syndrome::Ack, 0);
-    assert_eq!(queue.send(), [(1, false)]);
-    assert_eq!(queue.next(), Next::Idle);
-    queue.placed(&Segment {
-        msn: 1,
-        offset: 0,
-        len: 10,
-        first: true,
-        last: true,
-    });
-    queue.now += 10_000;
-    assert_eq!(queue.send(), [(2, true)]);
+    for (receives, pause) in [(1, 0), (0, 1_000)] {
+        let mut ops = vec![Op::Send];
+        ops.extend(vec![Op::Send; receives as usize]);
+        ops.extend([Op::Read, Op::Send]);
+        let msn = 1 + receives;
+        let mut queue = begun(&ops, 0);
+        // What was told first counts no longer.
+        queue.told(1, Syndrome::Ack, receives);
+        queue.send();
+        assert_eq!(queue.next(), Next::Idle);
+        queue.placed(&Segment {
+            msn,
+            offset: 0,
+            len: 10,
+            first: true,
+            last: true,
+        });
+        // It tells nothing of receives; what was told last still counts.
+        if pause > 0 {
+            assert_eq!(queue.next(), Next::Until(pause));
+        }
+        queue.now = pause;
+        assert_eq!(queue.send(), [(msn + 1, true)]);
+    }
 }
 
 /// An acknowledgement that rides may overtake one that left before.
@@ -249,10 +304,15 @@ fn unit_probes_use_up_the_retries() {
     let mut sent = 0;
     let mut now = 0;
     let done = loop {
-        now += 10_000;
-        while let Next::Frame(segment) = requester.next(&ring, now, ROOM) {
-            requester.sent(&ring, &segment);
-            sent += 1;
+        loop {
+            match requester.next(&ring, now, ROOM) {
+                Next::Frame(segment) => {
+                    requester.sent(&ring, &segment);
+                    sent += 1;
+                }
+                Next::Until(at) => now = at,
+                _ => break,
+            }
         }
         let entry = AckEntry::new(1, 0, Syndrome::Rnr(1)).telling(Some(0));
         assert!(requester.on_ack(&ring, &entry, now));
@@ -284,6 +344,9 @@ struct Pair {
     tells: bool,
     /// What is told instead of the truth, over and over.
     lies: Vec<u16>,
+    /// It tells of the next receive if it has told that there is none.
+    updates: bool,
+    told_none: bool,
     there: VecDeque<(Segment, bool)>,
     back: VecDeque<Back>,
     now: u64,
@@ -291,9 +354,8 @@ struct Pair {
     /// receive may begin.
     acked: u32,
     limit: Option<u32>,
-    /// Begun for want of anything that would bring news.
-    probes: u32,
-    refused: u32,
+    /// When it was told that there is no receive beyond these.
+    told_none_at: Option<u64>,
 }
 
 impl Pair {
@@ -314,13 +376,14 @@ impl Pair {
             received: 0,
             tells,
             lies: Vec::new(),
+            updates: true,
+            told_none: false,
             there: VecDeque::new(),
             back: VecDeque::new(),
             now: 0,
             acked: 0,
             limit: None,
-            probes: 0,
-            refused: 0,
+            told_none_at: None,
         }
     }
 
@@ -365,7 +428,8 @@ impl Pair {
         }
     }
 
-    /// A message may begin if there is a receive for it, or if nothing is under way.
+    /// A message may begin if there is a receive for it, or if nothing is under way and nobody has
+    /// told for a while that there is none.
     fn look(&mut self, msn: u32) {
         let Some(limit) = self.limit else {
             return;
@@ -379,7 +443,8 @@ impl Pair {
         let under_way = &self.ops[self.acked as usize..(msn as usize).max(self.acked as usize)];
         let alone = under_way.iter().all(|op| op.is_local());
         assert!(fits || alone, "{msn} began, {limit} may and {before} did");
-        self.probes += u32::from(!fits);
+        let paused = self.told_none_at.is_none_or(|at| self.now - at >= 1_000);
+        assert!(fits || paused, "{msn} did not wait for news");
     }
 
     /// The responder takes a frame.
@@ -424,11 +489,11 @@ impl Pair {
         }
         let entry = self.responder.take_ack(1).expect("it is due");
         let mut receives = self.tells.then_some(self.receives);
+        self.told_none = receives == Some(0);
         if !self.lies.is_empty() {
             receives = Some(self.lies[0].into());
             self.lies.rotate_left(1);
         }
-        self.refused += u32::from(matches!(entry.syndrome, Syndrome::Rnr(_)));
         self.back.push_back(Back::News(entry.telling(receives)));
         true
     }
@@ -447,6 +512,9 @@ impl Pair {
                         _ => limit,
                     };
                     assert!(told == limit || !self.lies.is_empty(), "taken back");
+                    if self.limit != Some(told) || receives == 0 {
+                        self.told_none_at = (receives == 0 && told == limit).then_some(self.now);
+                    }
                     self.limit = Some(told);
                 }
             }
@@ -460,7 +528,10 @@ impl Pair {
         }
         // What is acknowledged had a receive.
         let done = self.takers(self.acked);
-        self.limit = self.limit.map(|limit| limit.max(done));
+        if self.limit.is_some_and(|limit| limit < done) {
+            self.limit = Some(done);
+            self.told_none_at = None;
+        }
         self.complete();
         true
     }
@@ -476,6 +547,9 @@ impl Pair {
     /// A receive is posted.
     fn receive(&mut self) {
         self.receives += 1;
+        if self.told_none && self.updates {
+            self.responder.receives_posted();
+        }
     }
 
     /// Takes these steps, then posts the receives that are missing.
@@ -532,10 +606,12 @@ proptest! {
     fn prop_never_beyond_and_never_stuck(
         ops in ops(),
         tells in prop::bool::weighted(0.9),
+        updates in prop::bool::weighted(0.8),
         steps in prop::collection::vec(0..7u8, 0..800),
         pause in 1..3_000u64,
     ) {
         let mut pair = Pair::new(ops, tells);
+        pair.updates = updates;
         pair.go(&steps, pause);
         pair.finish();
     }

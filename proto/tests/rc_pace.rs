@@ -1,8 +1,8 @@
 //! When acknowledgements are due: at once, with others, or with the answer.
 
 use tbrdma_proto::rc::{
-    Config, Delivery, Due, Kind, Next, Op, Requester, Responder, SendExt, Status, Step, Wqe,
-    WqeFlags,
+    Config, Delivery, Due, Kind, NakCode, Next, Op, Requester, Responder, SendExt, Status, Step,
+    Syndrome, Wqe, WqeFlags,
 };
 
 const ROOM: u32 = 4064;
@@ -149,6 +149,37 @@ fn unit_refusals_never_wait_and_never_ride() {
     assert_eq!(responder.on_frame(&frame, false), Step::Answer);
     assert_eq!(responder.ack_due(now), Due::Now);
     assert_eq!(responder.rider(1), None);
+}
+
+/// That there are receives again is told at once, even if an answer is counted on, and once.
+#[test]
+fn unit_receives_that_were_waited_for_are_told_at_once() {
+    let (mut responder, msn, now) = answering();
+    responder.receives_posted();
+    assert_eq!(responder.ack_due(now), Due::Now);
+    let entry = responder.take_ack(1).expect("it is owed");
+    assert_eq!((entry.msn, entry.syndrome), (msn, Syndrome::Ack));
+    assert_eq!(responder.take_ack(1), None);
+    // That says nothing of how fast answers come.
+    let due = receive(&mut responder, msn, 64, true, now);
+    assert!(matches!(due, Due::At(_)), "{due:?}");
+    responder.receives_posted();
+    assert_eq!(responder.ack_due(now), Due::Now);
+    // What leaves anyway takes it along.
+    assert_eq!(reply(&mut responder, now + 10), Some(msn + 1));
+    assert_eq!(responder.ack_due(now + 10), Due::No);
+}
+
+#[test]
+fn unit_who_receives_no_more_tells_of_no_receives() {
+    let mut refusing = Responder::new(4, 1);
+    refusing.refuse(NakCode::RemoteAccess);
+    assert!(refusing.take_ack(1).is_some());
+    for mut responder in [refusing, Responder::unreliable()] {
+        responder.receives_posted();
+        assert_eq!(responder.ack_due(0), Due::No);
+        assert_eq!(responder.take_ack(1), None);
+    }
 }
 
 /// What was taken and could not be sent is due at once.

@@ -37,6 +37,8 @@ pub(super) struct Pace {
     bytes: u32,
     /// The requester waits.
     asked: bool,
+    /// It waits to go on, so that an answer does not come before.
+    at_once: bool,
     /// When the oldest message that is not acknowledged ended.
     since_us: Option<u64>,
     /// Messages ended that the clock was not looked at for; the last of them was waited for.
@@ -70,13 +72,18 @@ impl Pace {
         self.replies = 0;
     }
 
+    /// The requester has to hear before it goes on.
+    pub(super) fn at_once(&mut self) {
+        self.at_once = true;
+    }
+
     /// When the acknowledgement that is owed is due.
     pub(super) fn due(&mut self, now_us: u64) -> Due {
         let since_us = *self.since_us.get_or_insert(now_us);
         if core::mem::take(&mut self.fresh) {
             self.open_us = Some(now_us);
         }
-        if self.messages >= MESSAGES || self.bytes >= BYTES {
+        if self.at_once || self.messages >= MESSAGES || self.bytes >= BYTES {
             return Due::Now;
         }
         let wait_us = match (self.asked, self.replies >= REPLIES) {
@@ -106,6 +113,7 @@ impl Pace {
         self.messages = 0;
         self.bytes = 0;
         self.asked = false;
+        self.at_once = false;
         self.since_us = None;
     }
 

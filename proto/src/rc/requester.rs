@@ -81,6 +81,11 @@ fn slot(ring: &[Wqe], msn: u32) -> usize {
     msn as usize & ring.len().wrapping_sub(1)
 }
 
+/// The responder says that it has receives.
+fn has_receives(entry: &AckEntry) -> bool {
+    entry.receives.is_some_and(|receives| receives > 0)
+}
+
 impl Requester {
     /// A requester with an empty queue.
     pub fn new(config: Config) -> Self {
@@ -94,7 +99,7 @@ impl Requester {
             tail: 0,
             locals: 0,
             takers: 0,
-            credit: Credit::default(),
+            credit: Credit::new(),
             reads: 0,
             wait_until: None,
             rnr_left: config.rnr_retry,
@@ -194,9 +199,15 @@ impl Requester {
             };
         }
         let blocked = first && !self.credit.allows(wqe.takers, wqe.op.takes_receive());
-        if blocked && self.acked != self.next {
-            // What is acknowledged last brings news, and was asked to.
-            return Next::Idle;
+        if blocked {
+            if self.acked != self.next {
+                // What is acknowledged last brings news, and was asked to.
+                return Next::Idle;
+            }
+            let probe_at = self.credit.probe_at(now_us);
+            if now_us < probe_at {
+                return Next::Until(probe_at);
+            }
         }
         let ext = if first { wqe.extension_len() } else { 0 };
         let room = room.saturating_sub(ext as u32);
@@ -332,8 +343,12 @@ impl Requester {
                 }
                 self.advance(ring, msn);
                 let begun = self.takers_before(ring, self.next);
-                self.credit
-                    .told(self.takers_done(ring, msn), begun, entry.receives);
+                let done = self.takers_done(ring, msn);
+                self.credit.told(done, begun, entry.receives);
+                if has_receives(entry) {
+                    // What was refused for lack of one waits no longer.
+                    self.wait_until = None;
+                }
             }
             Syndrome::Rnr(timer) => {
                 let sent = !msn_before(msn, self.acked) && msn_before(msn, self.sent_end);
@@ -346,8 +361,14 @@ impl Requester {
                 self.advance(ring, msn);
                 if !self.is_failed(msn) {
                     let done = self.takers_done(ring, msn);
-                    self.credit.refused(done, entry.receives);
-                    self.retry_rnr(ring, msn, timer, now_us);
+                    self.credit.refused(done, entry.receives, now_us);
+                    // Receives that were posted meanwhile need no waiting for.
+                    let pause_us = if has_receives(entry) {
+                        0
+                    } else {
+                        rnr_timer_us(timer)
+                    };
+                    self.retry_rnr(ring, msn, pause_us, now_us);
                 }
             }
             Syndrome::NotReady => self.retry_not_ready(ring, now_us),
@@ -405,7 +426,7 @@ impl Requester {
     }
 
     /// The responder had no receive for `msn`: from there on again, after a while.
-    fn retry_rnr(&mut self, ring: &[Wqe], msn: u32, timer: u8, now_us: u64) {
+    fn retry_rnr(&mut self, ring: &[Wqe], msn: u32, pause_us: u64, now_us: u64) {
         if self.config.rnr_retry != 7 {
             let Some(left) = self.rnr_left.checked_sub(1) else {
                 return self.fail(msn, Status::RnrRetryExceeded);
@@ -413,7 +434,7 @@ impl Requester {
             self.rnr_left = left;
         }
         self.rewind(ring, msn);
-        self.wait_until = Some(now_us.saturating_add(rnr_timer_us(timer)));
+        self.wait_until = Some(now_us.saturating_add(pause_us));
     }
 
     /// The responder's QP cannot receive yet: everything again, after a while.

@@ -260,6 +260,16 @@ impl Responder {
         self.pace.acknowledged();
     }
 
+    /// Receives were posted after the requester was told that there are none: it waits to hear of
+    /// them, at once.
+    pub fn receives_posted(&mut self) {
+        if self.dead || self.drops.is_some() {
+            return;
+        }
+        self.owed = true;
+        self.pace.at_once();
+    }
+
     /// Whether [`take_ack`](Self::take_ack) would give anything.
     pub fn owes_ack(&self) -> bool {
         match self.refusal {
@@ -317,7 +327,9 @@ impl Responder {
     }
 
     /// What has to be told to the requester's QP `qpn`, once. The caller adds how many receives there
-    /// are, and counts the one that a message under way uses: that message is not done yet.
+    /// are, and counts the one that a message under way uses: that message is not done yet. If there
+    /// are none, the caller sees to it that [`receives_posted`](Self::receives_posted) is called when
+    /// the next one comes.
     pub fn take_ack(&mut self, qpn: u32) -> Option<AckEntry> {
         if !self.owes_ack() {
             return None;

@@ -280,11 +280,14 @@ fn with_late_receives(pause: u64, tells: bool) -> (u64, u64) {
     (a.request_frames, b.refusals)
 }
 
-/// What lacks a receive stays where it is.
+/// What lacks a receive stays where it is, until there is one.
 #[test]
 fn sim_late_receives_cost_few_frames() {
-    let (frames, _) = with_late_receives(50, true);
+    for pause in [50, 1_000, 20_000] {
+        let (frames, refusals) = with_late_receives(pause, true);
+        assert!((625..1000).contains(&frames), "{pause}: {frames} frames");
+        assert!(refusals < 10, "{pause}: {refusals} refusals");
+    }
     let (untold, _) = with_late_receives(50, false);
-    assert!((625..1000).contains(&frames), "{frames} frames");
-    assert!(untold > 2 * frames, "{untold} frames");
+    assert!(untold > 2_000, "{untold} frames");
 }

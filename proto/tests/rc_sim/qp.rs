@@ -70,6 +70,8 @@ pub struct Qp {
     pub refusals: u64,
     /// This end tells how many receives it has.
     pub tells: bool,
+    /// It has told that there are none, and tells of the next.
+    told_none: bool,
     /// Messages that this end has executed for the other, and the other for this one.
     pub executed: Log,
     pub executed_there: Log,
@@ -110,6 +112,7 @@ impl Qp {
             request_frames: 0,
             refusals: 0,
             tells: true,
+            told_none: false,
             executed: Log::default(),
             executed_there: Log::default(),
             locals: BTreeSet::new(),
@@ -136,6 +139,9 @@ impl Qp {
         while self.next_receive <= now {
             self.receives.push_back(vec![0; RECEIVE]);
             self.next_receive += self.receive_pause;
+            if self.told_none {
+                self.responder.receives_posted();
+            }
         }
         while let Some(message) = self.plan.get(self.posted) {
             let waits = match self.pattern {
@@ -198,7 +204,8 @@ impl Qp {
     }
 
     /// Receives, with the one that a message under way uses.
-    fn to_tell(&self) -> Option<u32> {
+    fn tell(&mut self) -> Option<u32> {
+        self.told_none = self.tells && self.receives.is_empty();
         self.tells.then_some(self.receives.len() as u32)
     }
 
@@ -207,7 +214,7 @@ impl Qp {
         let rider = self.responder.rider(1);
         self.responder.frame_sent(rider.is_some(), now);
         if let Some(entry) = rider {
-            let entry = entry.telling(self.to_tell());
+            let entry = entry.telling(self.tell());
             self.riders += 1;
             frame.header.rider = true;
             frame.ext.extend(entry.emit_rider());
@@ -393,7 +400,7 @@ impl Upper for Qp {
                     self.responder.rides_not();
                 }
                 if let Some(entry) = self.responder.take_ack(1) {
-                    let entry = entry.telling(self.to_tell());
+                    let entry = entry.telling(self.tell());
                     self.refusals += u64::from(matches!(entry.syndrome, Syndrome::Rnr(_)));
                     self.ack_frames += 1;
                     return Some(ack_frame(&entry));
@@ -429,7 +436,8 @@ impl Upper for Qp {
     }
 
     fn next_timeout(&self) -> Option<u64> {
-        let times = [self.wait_until, self.ack_at];
+        let post_at = self.told_none.then_some(self.next_receive);
+        let times = [self.wait_until, self.ack_at, post_at];
         times.into_iter().flatten().min()
     }
 

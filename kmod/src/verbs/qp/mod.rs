@@ -549,17 +549,28 @@ impl Qp {
         inner.owing = false;
         let qpn = inner.attributes.dest_qpn;
         let entry = inner.responder.take_ack(qpn)?;
-        Some(Self::telling(&inner, entry))
+        Some(Self::telling(&mut inner, entry))
     }
 
     /// The acknowledgement, which is about to leave, with the number of receives. In the error state
-    /// they take no message.
-    fn telling(inner: &Inner, entry: AckEntry) -> AckEntry {
+    /// they take no message, and the consumer has to call for another reason.
+    fn telling(inner: &mut Inner, entry: AckEntry) -> AckEntry {
         if inner.state.can_receive() {
-            entry.telling(inner.receives.to_tell())
+            entry.telling(inner.receives.tell())
         } else {
             entry
         }
+    }
+
+    /// Looks whether there are receives again after the requester was told that there are none.
+    /// Returns the peer that is owed the news: see [`acks::flush`].
+    fn look_at_receives(self: &Arc<Self>, inner: &mut Inner) -> Option<Arc<Peer>> {
+        if !inner.state.can_receive() || !inner.receives.has_news() {
+            return None;
+        }
+        inner.responder.receives_posted();
+        self.owe(inner);
+        inner.peer.clone()
     }
 
     /// The acknowledgement could not be sent.

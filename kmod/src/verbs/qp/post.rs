@@ -8,7 +8,7 @@ use crate::rdma::Sge;
 use crate::sys;
 use crate::uapi::{send_flags, SendEntry};
 use crate::verbs::cq::{WcOpcode, WcStatus};
-use crate::verbs::LIMITS;
+use crate::verbs::{acks, LIMITS};
 use core::mem::size_of;
 use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
@@ -200,19 +200,27 @@ impl Qp {
         self.hca.queue.later::<Self, LOOK>(self.into(), 0);
     }
 
-    /// A user's process has posted something: in the error state it has to be flushed.
+    /// A user's process has posted a receive: in the error state it has to be flushed, otherwise the
+    /// requester may wait to hear of it.
     pub(crate) fn posted(this: &Arc<Self>) {
-        let Some(_inside) = this.gate.enter() else {
-            return;
+        let owed = {
+            let Some(_inside) = this.gate.enter() else {
+                return;
+            };
+            let mut wakes = Wakes::default();
+            let owed = {
+                let mut inner = this.inner.lock();
+                if inner.state == QpState::Err {
+                    this.fail(&mut inner, &mut wakes);
+                }
+                this.look_at_receives(&mut inner)
+            };
+            this.wake(wakes);
+            owed
         };
-        let mut wakes = Wakes::default();
-        {
-            let mut inner = this.inner.lock();
-            if inner.state == QpState::Err {
-                this.fail(&mut inner, &mut wakes);
-            }
+        if let Some(peer) = owed {
+            acks::flush(&this.hca, &peer);
         }
-        this.wake(wakes);
     }
 }
 

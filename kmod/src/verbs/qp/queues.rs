@@ -200,6 +200,8 @@ pub(super) struct Receives {
     srq: Option<Arc<Srq>>,
     claimed: Option<Receive>,
     claimed_sges: KVVec<Sge>,
+    /// The requester was told that there are none.
+    told_none: bool,
 }
 
 impl Receives {
@@ -232,11 +234,31 @@ impl Receives {
         self.own.as_ref().map_or(0, RecvQueue::waiting)
     }
 
-    /// What a requester is told: receives for messages that are not done, among them the one in use.
-    /// `None`: they are those of a shared queue, which others may take (IBTA 1.7, 9.7.7.2).
-    pub(super) fn to_tell(&self) -> Option<u32> {
-        let waiting = self.own.as_ref()?.waiting();
-        Some(waiting.saturating_add(self.claimed.is_some().into()))
+    /// Receives for messages that are not done: those that wait, and the one in use.
+    fn left(&self) -> u32 {
+        self.waiting().saturating_add(self.claimed.is_some().into())
+    }
+
+    /// How many receives a requester is told to be left; it has to hear of the next one if there are
+    /// none. `None`: they are those of a shared queue, which others may take (IBTA 1.7, 9.7.7.2).
+    pub(super) fn tell(&mut self) -> Option<u32> {
+        self.own.as_ref()?;
+        let mut left = self.left();
+        let asked = left == 0;
+        if asked {
+            self.set_call(true);
+            left = self.left();
+        }
+        if left > 0 && (asked || self.told_none) {
+            self.set_call(false);
+        }
+        self.told_none = left == 0;
+        Some(left)
+    }
+
+    /// The requester was told that there are none, and now there are.
+    pub(super) fn has_news(&self) -> bool {
+        self.told_none && self.left() > 0
     }
 
     /// Takes the oldest receive out of the queue, unless one is in use already. `false`: there is
@@ -274,13 +296,15 @@ impl Receives {
     /// Forgets all receives.
     pub(super) fn reset(&mut self) {
         self.claimed = None;
+        self.told_none = false;
         if let Some(own) = &mut self.own {
             own.reset();
         }
         self.set_call(false);
     }
 
-    /// Whether the consumer has to call after it has posted: to have the receive flushed.
+    /// Whether the consumer has to call after it has posted: to have the receive flushed, or the
+    /// requester told of it.
     pub(super) fn set_call(&self, call: bool) {
         if let Some(queue) = self.queue() {
             queue.flag().store(u32::from(call), Relaxed);

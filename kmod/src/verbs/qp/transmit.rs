@@ -7,6 +7,7 @@ use crate::link::{Peer, TxError};
 use crate::proto::frame::{Header, FRAME_MAX, HEADER_LEN, RIDER_LEN};
 use crate::proto::rc::{Ext, NakCode, Next, Op, Response, Status, Wqe};
 use crate::thunderbolt::os::now_us;
+use crate::verbs::acks;
 use crate::verbs::mr::{Copy, Purpose};
 use kernel::prelude::*;
 use kernel::sync::Arc;
@@ -27,18 +28,25 @@ pub(super) enum Sent {
 }
 
 impl Qp {
-    /// Sends what can be sent: in the caller's context, at most a burst.
+    /// Looks at what was posted, and sends what can be sent: in the caller's context, at most a burst.
     pub(crate) fn transmit(this: &Arc<Self>) {
-        let Some(_inside) = this.gate.enter() else {
-            return;
+        let owed = {
+            let Some(_inside) = this.gate.enter() else {
+                return;
+            };
+            let mut wakes = Wakes::default();
+            let (owed, later) = {
+                let mut inner = this.inner.lock();
+                wakes.events = core::mem::take(&mut inner.events);
+                let owed = this.look_at_receives(&mut inner);
+                (owed, this.pump(&mut inner, &mut wakes))
+            };
+            this.finish(wakes, later);
+            owed
         };
-        let mut wakes = Wakes::default();
-        let later = {
-            let mut inner = this.inner.lock();
-            wakes.events = core::mem::take(&mut inner.events);
-            this.pump(&mut inner, &mut wakes)
-        };
-        this.finish(wakes, later);
+        if let Some(peer) = owed {
+            acks::flush(&this.hca, &peer);
+        }
     }
 
     /// There is room again.
@@ -130,7 +138,7 @@ impl Qp {
 
     /// Adds the acknowledgement that the QP owes to a frame with `len` bytes of payload, if there is
     /// one and room for it. Tells whether.
-    fn with_rider(inner: &Inner, header: &mut Header, ext: Ext, len: usize) -> (Ext, bool) {
+    fn with_rider(inner: &mut Inner, header: &mut Header, ext: Ext, len: usize) -> (Ext, bool) {
         let end = HEADER_LEN + ext.bytes().len() + RIDER_LEN + len;
         let rider = inner.responder.rider(inner.attributes.dest_qpn);
         match rider.filter(|_| end <= FRAME_MAX) {
