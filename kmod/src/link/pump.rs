@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From the ring's interrupt to the work item that empties the ring.
 
-use crate::thunderbolt::alarm::Alarm;
+use crate::thunderbolt::alarm::{Alarm, Ring};
 use crate::thunderbolt::os::{self, now_us, Workqueue};
 use crate::thunderbolt::ring::Wake;
 use kernel::prelude::*;
@@ -119,23 +119,18 @@ impl<T: Target> Pump<T> {
         now_us().saturating_sub(self.polled_us.load(Relaxed)) <= HOLD_US
     }
 
-    /// Keeps the interrupt masked; the alarm will look. `misses`: see `held`.
-    fn hold(&self, misses: u32) -> bool {
+    /// Keeps the interrupt masked; the alarm will look.
+    fn hold(&self) -> bool {
         let alarm = self.alarm.lock();
         let Some(alarm) = &*alarm else { return false };
-        self.held.store(1 + misses, Relaxed);
+        self.held.store(1, Relaxed);
         alarm.set(HOLD_US);
         true
     }
 
     /// The interrupt is kept masked, and a program still looks.
     fn is_attended(&self) -> bool {
-        match self.held.load(Relaxed) {
-            0 => false,
-            _ if self.was_polled_just_now() => self.hold(0),
-            misses if misses < MISSES => self.hold(misses),
-            _ => false,
-        }
+        self.held.load(Relaxed) != 0 && self.was_polled_just_now()
     }
 
     /// All was taken, and the interrupt is masked: whether it is to stay so.
@@ -155,7 +150,7 @@ impl<T: Target> Pump<T> {
             self.distrust.store(distrust - 1, Relaxed);
             return false;
         }
-        self.was_polled_just_now() && self.hold(0)
+        self.was_polled_just_now() && self.hold()
     }
 
     /// Asks for a run. Any context.
@@ -195,10 +190,28 @@ impl<T: Target> WorkItem for Pump<T> {
     }
 }
 
-/// The interrupt, and the alarm, which is set while the interrupt is masked.
+/// The interrupt.
 impl<T: Target> Wake for Pump<T> {
     fn wake(this: &Arc<Self>) {
         this.masked.store(1, Release);
         Self::ask(this);
+    }
+}
+
+/// The alarm, which is set while the interrupt is kept masked. Nothing is woken as long as a program
+/// looks.
+impl<T: Target> Ring for Pump<T> {
+    fn ring(this: &Arc<Self>) -> Option<u64> {
+        let held = this.held.load(Relaxed);
+        let misses = match this.was_polled_just_now() {
+            true => 0,
+            false => held,
+        };
+        // Not if a run has let the interrupt come again meanwhile.
+        if held != 0 && misses < MISSES && this.held.cmpxchg(held, 1 + misses, Relaxed).is_ok() {
+            return Some(HOLD_US);
+        }
+        Self::ask(this);
+        None
     }
 }

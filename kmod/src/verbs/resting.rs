@@ -9,9 +9,8 @@ use super::lists::QpList;
 use super::qp::{Qp, Rest};
 use super::{acks, Hca};
 use crate::link::Peer;
-use crate::thunderbolt::alarm::Alarm;
+use crate::thunderbolt::alarm::{Alarm, Ring};
 use crate::thunderbolt::os::{cancel_sync, now_us, Workqueue};
-use crate::thunderbolt::ring::Wake;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 use kernel::sync::Arc;
@@ -106,10 +105,11 @@ impl Drop for Resting {
     }
 }
 
-impl Wake for List {
-    fn wake(this: &Arc<Self>) {
+impl Ring for List {
+    fn ring(this: &Arc<Self>) -> Option<u64> {
         // Already queued is as good.
         let _ = this.queue.queue().enqueue::<_, 0>(this.clone());
+        None
     }
 }
 
