@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From the ring's interrupt to the work item that empties the ring.
 
-use crate::thunderbolt::alarm::{Alarm, Ring};
+use crate::thunderbolt::alarm::{Alarm, OnAlarm};
 use crate::thunderbolt::os::{self, now_us, Workqueue};
 use crate::thunderbolt::ring::Wake;
 use kernel::prelude::*;
@@ -200,8 +200,8 @@ impl<T: Target> Wake for Pump<T> {
 
 /// The alarm, which is set while the interrupt is kept masked. Nothing is woken as long as a program
 /// looks.
-impl<T: Target> Ring for Pump<T> {
-    fn ring(this: &Arc<Self>) -> Option<u64> {
+impl<T: Target> OnAlarm for Pump<T> {
+    fn on_alarm(this: &Arc<Self>) -> Option<u64> {
         let held = this.held.load(Relaxed);
         let misses = match this.was_polled_just_now() {
             true => 0,

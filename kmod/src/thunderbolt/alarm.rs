@@ -7,37 +7,37 @@ use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::types::Opaque;
 
-/// What an alarm rings for.
-pub(crate) trait Ring: Send + Sync + 'static {
+/// What is done when an alarm rings.
+pub(crate) trait OnAlarm: Send + Sync + 'static {
     /// Runs in hard interrupt context: looks at atomics or queues work, nothing else. `Some`: the
     /// alarm rings again after so many microseconds.
-    fn ring(this: &Arc<Self>) -> Option<u64>;
+    fn on_alarm(this: &Arc<Self>) -> Option<u64>;
 }
 
 /// Rings at the time that it was set to. Dropping it waits for a ring in progress.
-pub(crate) struct Alarm<W: Ring> {
+pub(crate) struct Alarm<W: OnAlarm> {
     inner: Pin<KBox<Inner<W>>>,
 }
 
 #[pin_data]
-struct Inner<W: Ring> {
+struct Inner<W: OnAlarm> {
     #[pin]
     timer: Opaque<sys::hrtimer>,
     target: Arc<W>,
 }
 
 // SAFETY: the functions of the timer core may be called from any thread, and `target` may be sent.
-unsafe impl<W: Ring> Send for Inner<W> {}
+unsafe impl<W: OnAlarm> Send for Inner<W> {}
 // SAFETY: as above.
-unsafe impl<W: Ring> Sync for Inner<W> {}
+unsafe impl<W: OnAlarm> Sync for Inner<W> {}
 
 /// Runs in hard interrupt context.
-unsafe extern "C" fn ring<W: Ring>(timer: *mut sys::hrtimer) -> sys::hrtimer_restart {
+unsafe extern "C" fn ring<W: OnAlarm>(timer: *mut sys::hrtimer) -> sys::hrtimer_restart {
     let timer = timer.cast::<Opaque<sys::hrtimer>>();
     // SAFETY: every timer with this function is the `timer` of an `Inner<W>`, which is not freed
     // before the timer was cancelled.
     let target = unsafe { &(*container_of!(timer, Inner<W>, timer)).target };
-    if let Some(us) = W::ring(target) {
+    if let Some(us) = W::on_alarm(target) {
         // From within the function the timer may be started as from anywhere else: the core sees
         // then that it is queued, and does not take the answer below for its end.
         // SAFETY: made in `new`; the core locks it.
@@ -59,7 +59,7 @@ unsafe fn start(timer: *mut sys::hrtimer, us: u64) {
     }
 }
 
-impl<W: Ring> Alarm<W> {
+impl<W: OnAlarm> Alarm<W> {
     /// An alarm that is not set. Sleeps.
     pub(crate) fn new(target: Arc<W>) -> Result<Self> {
         let inner = KBox::pin_init(
@@ -95,7 +95,7 @@ impl<W: Ring> Alarm<W> {
     }
 }
 
-impl<W: Ring> Drop for Alarm<W> {
+impl<W: OnAlarm> Drop for Alarm<W> {
     fn drop(&mut self) {
         // Afterwards the function does not run, and nobody sets it again.
         self.cancel();

@@ -9,7 +9,7 @@ use super::lists::QpList;
 use super::qp::{Qp, Rest};
 use super::{acks, Hca};
 use crate::link::Peer;
-use crate::thunderbolt::alarm::{Alarm, Ring};
+use crate::thunderbolt::alarm::{Alarm, OnAlarm};
 use crate::thunderbolt::os::{cancel_sync, now_us, Workqueue};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
@@ -105,8 +105,8 @@ impl Drop for Resting {
     }
 }
 
-impl Ring for List {
-    fn ring(this: &Arc<Self>) -> Option<u64> {
+impl OnAlarm for List {
+    fn on_alarm(this: &Arc<Self>) -> Option<u64> {
         // Already queued is as good.
         let _ = this.queue.queue().enqueue::<_, 0>(this.clone());
         None
